@@ -1,14 +1,16 @@
-//! Who may do what with a dataset.
+//! Permissions of a dataset.
 
 use serde::{Deserialize, Serialize};
 
 use crate::op::{Action, Operation};
 
-/// Mode bits: to read records, and to change them. The third bit of each class is kept and has no meaning yet.
+/// Mode bits: to read records, and to change them. The third bit of each class is stored and has no
+/// meaning yet.
 const READ: u16 = 0o4;
 const WRITE: u16 = 0o2;
 
-/// Owner and mode of a dataset, in the manner of a file's. There is no class for groups: its bits are kept, and nothing more.
+/// Owner and mode of a dataset, in the manner of a file's. There is no class for groups: its bits
+/// are stored, and nothing more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DatasetAccess {
     /// User. [`DatasetAccess::CALLER`] when a dataset is to be made: whoever asks.
@@ -47,7 +49,8 @@ impl DatasetAccess {
     }
 }
 
-/// Whether an operation needs the right to change records. Holds and leases do not: who reads a file has them, too.
+/// Whether an operation needs the right to change records. Open references and delegations do not:
+/// a client that reads a file has them, too.
 #[must_use]
 pub fn changes(operation: &Operation<'_>) -> bool {
     operation.actions.iter().any(Action::is_mutation)

@@ -3,15 +3,16 @@
 //! ```text
 //! 0        4 KiB              a multiple of 4 KiB  a multiple of 2 MiB
 //! ┌────────┬──────────────────┬────────────────────┬───────────┬───────────┬──
-//! │ header │ generation table │ board (heads.rs),  │ block 0   │ block 1   │ …
-//! │        │ u32 per block    │ posts (posts.rs)   │ 64 KiB    │ 64 KiB    │
+//! │ header │ generation table │ look-up table      │ block 0   │ block 1   │ …
+//! │        │ u32 per block    │ submission queues  │ 64 KiB    │ 64 KiB    │
 //! └────────┴──────────────────┴────────────────────┴───────────┴───────────┴──
 //! ```
 //!
-//! **Generations.** A block's generation is even while its bytes stand still and odd while they may change (also for as
-//! long as the block is granted to a client). Whoever changes bytes makes it odd first and even, and new, after. A reader
-//! holds a [`BlockRef`](crate::op::BlockRef) with the generation at which it was made, copies, then looks again
-//! (acquire fence between the two): the same number means that the copy is whole.
+//! **Generations.** A block's generation is even while its bytes stand still and odd while they may
+//! change (also for as long as the block is granted to a client). A writer makes it odd before it
+//! changes bytes, and even and new after. A reader has a [`BlockRef`](crate::op::BlockRef) with the
+//! generation at which it was made, copies, then compares the generation again (acquire fence
+//! between the two): the same number means that the copy is whole.
 //!
 //! The two sides are processes of one user. A node takes no length or offset from this memory: it has its own copy.
 
@@ -139,19 +140,19 @@ impl ArenaLayout {
         (self.lookup_offset() + WORDS_LEN as u64 + parts_len).next_multiple_of(BLOCKS_ALIGN as u64)
     }
 
-    /// Offset of the [board](crate::lookup), in bytes.
+    /// Offset of the [shared look-up table](crate::lookup), in bytes.
     #[must_use]
     pub const fn lookup_offset(&self) -> u64 {
         (GENERATIONS_OFFSET as u64 + self.block_count as u64 * 4).next_multiple_of(4096)
     }
 
-    /// Slots of each part of the board: a power of two.
+    /// Slots of each part of the look-up table: a power of two.
     #[must_use]
     pub const fn lookup_part_slots(&self) -> u32 {
         part_slots_for(self.block_count as u64 * BLOCK_LEN as u64, self.shards)
     }
 
-    /// Buckets of the index of each part of the board: a power of two.
+    /// Buckets of the index of each part of the look-up table: a power of two.
     #[must_use]
     pub const fn lookup_part_buckets(&self) -> u32 {
         buckets_for(self.lookup_part_slots())
@@ -166,7 +167,8 @@ impl ArenaLayout {
         self.board_slots_len() + index_len + submission::TABLE_LEN as u64
     }
 
-    /// The part of the board that shows records of a partition: one for each shard.
+    /// The part of the look-up table in which records of a partition are published: one for each
+    /// shard.
     #[must_use]
     pub const fn lookup_part(&self, partition: PartitionId) -> u32 {
         partition.get() % self.shards
@@ -189,7 +191,8 @@ impl ArenaLayout {
         index as usize + self.lookup_bucket(hash) * BUCKET_LEN
     }
 
-    /// Offset of the table of [posts](crate::submission) beside a part of the board, in bytes.
+    /// Offset of the [submission queues](crate::submission) beside a part of the look-up table, in
+    /// bytes.
     #[must_use]
     pub const fn submissions_offset(&self, part: u32) -> usize {
         (self.board_part_offset(part) + self.board_part_len()) as usize - submission::TABLE_LEN

@@ -81,7 +81,7 @@ impl<'a> FieldDecoder<'a> {
         self.bytes(len, field)
     }
 
-    /// What has not been read yet.
+    /// Bytes that have not been read yet.
     #[must_use]
     pub const fn rest(&self) -> &'a [u8] {
         self.rest

@@ -39,7 +39,7 @@ pub enum ControlRequest {
         /// Name.
         name: String,
     },
-    /// The node's own figures.
+    /// The node's own metrics.
     Status,
     /// Ask for arena blocks for later writes (shared memory only). Reply: [`ControlReply::Granted`].
     Grant {
@@ -51,13 +51,14 @@ pub enum ControlRequest {
     /// A node asks the coordinator's node for the next map. The reply ([`ControlReply::Map`]) comes when there is one newer than
     /// `known`; asking also says that `node` serves by `known`. A second question on the same connection ends the first.
     Watch {
-        /// Who asks.
+        /// The node that asks.
         node: NodeId,
         /// Epoch by which it serves.
         known: Epoch,
     },
-    /// Which leases on records ([`crate::op::Action::Lease`]) are to be given back? The reply ([`ControlReply::Revoked`]) comes when there are
-    /// some. While a client asks, it may have leases longer than a moment. A second question ends the first.
+    /// Which delegations ([`crate::op::Action::Lease`]) are recalled? The reply
+    /// ([`ControlReply::Revoked`]) comes when there are some. While a client asks, it may have
+    /// delegations with longer terms. A second question ends the first.
     Revocations {
         /// Everything up to the answer with this number was acted on: the leases that it named are given back. 0 at first.
         done: u64,
@@ -69,7 +70,7 @@ pub enum ControlRequest {
         /// Number of the wait.
         wait: u64,
     },
-    /// For whom does this owner wait at this node? Reply: [`ControlReply::LockOwners`].
+    /// The owners for which this owner waits at this node. Reply: [`ControlReply::LockOwners`].
     LockWaits(LockOwner),
     /// Give a dataset another owner or mode: for its owner, and for root. Reply: [`ControlReply::Map`].
     SetAccess {
@@ -90,40 +91,44 @@ pub enum ControlRequest {
         /// Partition.
         partition: PartitionId,
     },
-    /// Look at all that the node holds, at once. Reply: [`ControlReply::Scrubbing`]; [`NodeStatus::scrub`] says how far it is.
+    /// Read all that the node holds, at once. Reply: [`ControlReply::Scrubbing`];
+    /// [`NodeStatus::scrub`] says how far it is.
     Scrub {
         /// Only of this dataset.
         dataset: Option<DatasetId>,
     },
     /// A node lives. Reply: [`ControlReply::Lease`] from the leader, [`ControlReply::NotLeader`] from any other coordinator instance.
     Heartbeat(Heartbeat),
-    /// What primaries on a node noticed; at most [`REPORTS_MAX`](crate::membership::REPORTS_MAX). Reply: [`ControlReply::Map`], with a map whenever
-    /// there is one newer than `known`.
+    /// Reports of the primaries on a node; at most [`REPORTS_MAX`](crate::membership::REPORTS_MAX).
+    /// Reply: [`ControlReply::Map`], with a map whenever there is one newer than `known`.
     ///
-    /// A report that does not fit the map any more (a newer term, another primary, a group that changed after the report's epoch), or that has to wait until
-    /// the member knows that it was deposed, has no effect: look at the map in the answer, and report again what still holds. A primary goes on
-    /// without a member when it has the map of the *answer*, or a newer one, and that map says so; any other may be older than
-    /// a report of its own that is still under way. A `Missed` about a member that is not good, by a primary that stands on the newest map, makes a new epoch in
-    /// which the group counts as changed: so a `Synced` from before has no effect any more, whenever it comes.
+    /// A report that does not fit the map any more (a newer term, another primary, a group that
+    /// changed after the report's epoch), or that has to wait until the member knows that it was
+    /// deposed, has no effect: compare it with the map in the answer, and report again what is
+    /// still true. A primary goes on without a member when it has the map of the *answer*, or a
+    /// newer one, and that map says so; any other may be older than a report of its own that is
+    /// still under way. A `Missed` about a member that is not good, by a primary that has the
+    /// newest map, makes a new epoch in which the group counts as changed: so a `Synced` from
+    /// before has no effect any more, whenever it comes.
     Report {
-        /// Whose primaries.
+        /// The node of the primaries.
         node: NodeId,
         /// Newest epoch that the node has.
         known: Epoch,
         /// In the order in which they were noticed.
         reports: Vec<MemberReport>,
     },
-    /// A wish about a node. Reply: [`ControlReply::Map`].
+    /// An operator's request about a node. Reply: [`ControlReply::Map`].
     Wish {
         /// The node.
         node: NodeId,
-        /// What is to become of it.
+        /// The change that the operator wants.
         wish: AdminRequest,
     },
     /// A node asks that by the map of `epoch` is a primary or a good member where it was none before: which locks are known of partitions of which it is a
     /// member? Reply: [`ControlReply::KnownLocks`]; [`ErrorKind::Busy`] while the one that is asked does not serve by that map yet.
     KnownLocks {
-        /// Who asks.
+        /// The node that asks.
         node: NodeId,
         /// Epoch of its map.
         epoch: Epoch,
@@ -138,7 +143,7 @@ pub enum ControlRequest {
     AcknowledgeLoss {
         /// Epoch of that map.
         by: Epoch,
-        /// What of its losses.
+        /// The losses that are acknowledged.
         seen: Vec<LostRecords>,
     },
     /// Messages to the voter in the node that is asked ([`VOTE_MESSAGES_MAX`](crate::membership::VOTE_MESSAGES_MAX) at most), in their order. Reply: [`ControlReply::Ok`].
@@ -155,20 +160,20 @@ pub enum ControlRequest {
 pub enum ControlReply {
     /// The cluster map; `None` when the caller's is current.
     Map(Option<ClusterMapData>),
-    /// The node's figures.
+    /// The node's metrics.
     Status(NodeStatus),
     /// Blocks granted: (arena offset, generation) each; fewer than asked for when the target is nearly full.
     Granted(Vec<(u64, u32)>),
     /// Done.
     Ok,
-    /// Leases on records that are to be given back, by asking again.
+    /// Delegations that are recalled; the next question gives them back.
     Revoked {
         /// Number of this answer.
         number: u64,
         /// The records; none when a second question has ended this one.
         records: Vec<RevokedRecord>,
     },
-    /// What came of a [`ControlRequest::Lock`].
+    /// Result of a [`ControlRequest::Lock`].
     Lock(LockAnswer),
     /// Owners of locks.
     LockOwners(Vec<LockOwner>),
@@ -195,8 +200,8 @@ pub enum ControlReply {
         /// Words for the person.
         message: String,
     },
-    /// In place of [`ControlReply::Map`] for a caller that has named the epoch that it knows: what has changed since. Whom it does not fit asks
-    /// for everything newer than epoch 0.
+    /// In place of [`ControlReply::Map`] for a caller that has named the epoch that it knows: the
+    /// changes since. A caller whose map it does not fit asks for everything newer than epoch 0.
     MapDelta(MapDelta),
     /// Locks that the node knows, in order of [`KnownLock::place`].
     KnownLocks {
@@ -209,7 +214,7 @@ pub enum ControlReply {
     LockClients {
         /// The process that says so.
         incarnation: u64,
-        /// Those of them that are asked about.
+        /// Those of the clients that are asked about.
         clients: Vec<ClientId>,
     },
 }
@@ -222,7 +227,7 @@ impl ControlReply {
     }
 }
 
-/// What is to become of a node's faults.
+/// A change of a node's faults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FaultRequest {
     /// Go by this table, as text, instead of the present one.
@@ -282,7 +287,8 @@ pub struct NodeInfo {
     pub targets: Vec<TargetInfo>,
 }
 
-/// What tells a process that starts at this time (since 1970) from the others of its node: the time in steps of 4 µs, then 12 random bits.
+/// Identifies a process that starts at this time (since 1970) among the others of its node: the
+/// time in steps of 4 µs, then 12 random bits.
 pub const fn incarnation_at(realtime: Duration, random: u64) -> u64 {
     const RANDOM: u64 = (1 << 12) - 1;
     realtime.as_nanos() as u64 & !RANDOM | random & RANDOM
@@ -329,7 +335,7 @@ pub enum MemberConsistency {
 pub struct GroupMember {
     /// The target.
     pub target: TargetId,
-    /// What it has.
+    /// How much of the partition it has.
     pub consistency: MemberConsistency,
 }
 
@@ -380,7 +386,7 @@ pub enum DistributionKind {
     Weighted(Vec<(TargetId, u32)>),
 }
 
-/// What a dataset promises (DESIGN.md, 1).
+/// The guarantees of a dataset (DESIGN.md, 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum SemanticsKind {
     /// Every later call sees it.
@@ -402,17 +408,17 @@ pub struct DatasetSpec {
     pub backend: BackendKind,
     /// Distribution of chunks.
     pub distribution: DistributionKind,
-    /// Promise.
+    /// Guarantees.
     pub semantics: SemanticsKind,
     /// Bytes of a chunk; a power of two from 64 KiB to 1 MiB.
     pub chunk_len: u32,
     /// Targets that hold each record.
     pub redundancy: Redundancy,
-    /// What a restart of all its nodes leaves.
+    /// State that a restart of all its nodes leaves.
     pub durability: DurabilityKind,
-    /// Who answers what only reads.
+    /// Members that answer reads.
     pub reads: ReadsKind,
-    /// Who may do what with it.
+    /// Users that may read and change it.
     pub access: DatasetAccess,
 }
 
@@ -440,7 +446,7 @@ impl DatasetSpec {
     }
 }
 
-/// What outlives the nodes of a dataset.
+/// Data of a dataset that outlives its nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum DurabilityKind {
     /// Nothing: records are in memory.
@@ -449,13 +455,13 @@ pub enum DurabilityKind {
     Logged,
 }
 
-/// Who answers what only reads. What is read is the same either way: every acknowledged change.
+/// Members that answer reads. The data is the same either way: every acknowledged change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ReadsKind {
     /// The primary of the partition.
     #[default]
     Primary,
-    /// Any member that has everything, if the primary has lent it that.
+    /// Any member that has everything, if the primary has granted it a delegation of that.
     Any,
 }
 
@@ -486,7 +492,7 @@ pub struct ClusterMapData {
     pub tables: Vec<PartitionTable>,
     /// Datasets, ordered by id.
     pub datasets: Vec<DatasetData>,
-    /// What nobody has any more, until it is acknowledged; each dataset once.
+    /// Losses: records that no node has any more, until they are acknowledged; each dataset once.
     pub losses: Vec<LostRecords>,
 }
 
@@ -508,7 +514,7 @@ pub struct PartitionRange {
     pub count: u32,
 }
 
-/// What a node has found of damage to what it holds, since its start.
+/// Damage that a node has found in the data that it holds, since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubStatus {
     /// Number of the last [`ControlRequest::Scrub`] that has been carried out.
@@ -529,7 +535,7 @@ pub struct ScrubStatus {
     pub evened: u64,
 }
 
-/// Figures of a node.
+/// Metrics of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStatus {
     /// See [`NodeInfo::incarnation`].
@@ -546,7 +552,8 @@ pub struct NodeStatus {
     pub populated_bytes: u64,
     /// Records held.
     pub records: u64,
-    /// Records without a name that nobody holds any more: left behind by clients that died, to be swept.
+    /// Leaked orphans: records without a name that are open for nobody any more, left behind by
+    /// clients that died, to be swept.
     pub abandoned: u64,
     /// Bytes of the logs of durable datasets.
     pub log_bytes: u64,
@@ -566,7 +573,7 @@ pub struct NodeStatus {
     pub resyncs_without_room: u64,
     /// Bytes that its primaries sent for that since start.
     pub resync_bytes: u64,
-    /// What it has found of damage to what it holds.
+    /// Damage that it has found in the data that it holds.
     pub scrub: ScrubStatus,
     /// Node of the coordinator that it follows, if it knows one.
     pub leader: Option<NodeId>,

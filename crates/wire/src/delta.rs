@@ -1,12 +1,14 @@
-//! What changed from one cluster map to a later one, as it travels; `samite-placement` draws it up and applies it.
+//! Map diff: the changes from one cluster map to a later one, as they travel; `samite-placement`
+//! makes it and applies it.
 
 use samite_types::{DatasetId, Epoch, NodeId, PartitionId, Redundancy};
 use serde::{Deserialize, Serialize};
 
 use crate::control::{DatasetData, LostRecords, MirrorGroup, NodeInfo, NodeState, PartitionTable};
 
-/// What changed between two cluster maps. Entries say what is in the later map, not what was done: so applying one twice, or to a map between the two,
-/// does no harm, and [`MapDelta::digest`] tells whether it led where it should.
+/// The changes between two cluster maps. Entries say what is in the later map, not what was done:
+/// so applying one twice, or to a map between the two, changes nothing more, and
+/// [`MapDelta::digest`] tells whether it led where it should.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapDelta {
     /// Epoch of the earlier map.
@@ -34,7 +36,7 @@ pub struct NodeChange {
     pub node: NodeId,
     /// How it stands; `None`: it is gone.
     pub state: Option<NodeState>,
-    /// What it is; `None`: what it was.
+    /// Its new value; `None`: the old one.
     pub info: Option<NodeInfo>,
 }
 
@@ -54,6 +56,6 @@ pub struct GroupChange {
 pub struct DatasetChange {
     /// The dataset.
     pub id: DatasetId,
-    /// What it is; `None`: it is gone.
+    /// Its new value; `None`: it is gone.
     pub data: Option<DatasetData>,
 }

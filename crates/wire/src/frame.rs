@@ -27,7 +27,7 @@ pub const HEADER_LEN: usize = size_of::<FrameHeader>();
 /// The checksum does not cover the payload.
 pub const FLAG_PAYLOAD_UNCHECKED: u16 = 1;
 
-/// What the body of a frame is.
+/// Content of the body of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FrameKind {
@@ -51,7 +51,7 @@ pub enum FrameKind {
     ControlReply = 9,
     /// One node to another, by the connection that it has made.
     Peer = 10,
-    /// What the other says to that, in its own time.
+    /// Messages in answer to those, whenever the other sends them.
     PeerReply = 11,
 }
 
@@ -135,7 +135,7 @@ pub struct FrameHeader {
 /// A header that has passed every check but the checksum's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckedHeader {
-    /// What the body is.
+    /// Content of the body.
     pub kind: FrameKind,
     /// Matches a reply to its request.
     pub request_id: RequestId,

@@ -11,8 +11,9 @@
 //! Proofs are HMAC-SHA-256 under the cluster key, over a role label and both nonces, so that neither side's
 //! proof can be replayed as the other's.
 //!
-//! Nodes connect to each other in the same way, and say which one they are. Whoever holds the key is believed: the key is what makes
-//! a node one of the cluster. Where the kernel tells the user, only the node's own user (or root) can be a node.
+//! Nodes connect to each other in the same way, and say which one they are. A peer that holds the
+//! key is believed: the key is what makes a node one of the cluster. Where the kernel tells the
+//! user, only the node's own user (or root) can be a node.
 
 use samite_types::{ClientId, Epoch, NodeId};
 use serde::{Deserialize, Serialize};
@@ -39,7 +40,7 @@ pub struct Hello {
 pub struct Challenge {
     /// The version both will speak: the newest that both know.
     pub version: u8,
-    /// Who answers.
+    /// The node that answers.
     pub node: NodeId,
     /// Random.
     pub nonce: [u8; 32],

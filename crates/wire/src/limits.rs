@@ -1,4 +1,4 @@
-//! Hard limits, checked at the door on both sides.
+//! Hard limits, checked on receipt on both sides.
 
 /// Longest key or name that the key-value and object views accept, in bytes.
 pub const VIEW_KEY_LEN_MAX: usize = 4096;
@@ -34,5 +34,5 @@ pub const HOLDERS_LEN_MAX: usize = 64 << 10;
 pub const LIST_ENTRIES_MAX: u32 = 4096;
 /// Most records that one message of a resync lists or carries.
 pub const RESYNC_RECORDS_MAX: usize = 4096;
-/// Longest copy of what a partition keeps beside its records (sessions, holds), in bytes.
+/// Longest copy of what a partition keeps beside its records (sessions, open references), in bytes.
 pub const PARTITION_STATE_LEN_MAX: usize = 320 << 20;

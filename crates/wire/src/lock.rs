@@ -1,10 +1,13 @@
 //! File locks: what a client asks of the node that keeps the locks of a file.
 //!
-//! A lock belongs to an *owner*, a token within a client, and lives as long as a connection of that client does.
+//! A lock belongs to an *owner*, a token within a client, and lives as long as a connection of that
+//! client does.
 //!
-//! The node of a partition's primary grants locks. Where others may take its place, the client has each of them *note* the lock that it was given,
-//! over a connection of its own; and forget it before it lets go of the lock. A node beside the group notes it, too: whoever joins the group later and becomes the
-//! primary asks all others for the locks that they know before it grants any. So the next primary knows the locks of all who live.
+//! The node of a partition's primary grants locks. Where others may take its place, the client has
+//! each of them *note* the lock that it was given, over a connection of its own; and forget it
+//! before it releases the lock. A node beside the group notes it, too: a node that joins the group
+//! later and becomes the primary asks all others for the locks that they know before it grants any
+//! (lock recovery). So the next primary knows the locks of all clients that live.
 
 use samite_types::{ClientId, DatasetId, Epoch, PartitionId, Term};
 use serde::{Deserialize, Serialize};
@@ -61,10 +64,10 @@ impl LockRange {
     }
 }
 
-/// Whose lock it is, for whoever asks who is in the way.
+/// Identifies the owner of a lock to a client that asks which lock is in its way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LockHolder {
-    /// What tells its host from others.
+    /// Identifies the host among others.
     pub host: u64,
     /// Process on that host; 0 for none in particular.
     pub pid: u32,
@@ -100,11 +103,11 @@ pub struct LockRequest {
     /// To a node that is not the primary: note what the primary has granted, or forget it. For [`LockCall::Take`], which then does
     /// not wait, and [`LockCall::Release`].
     pub is_note: bool,
-    /// What to do.
+    /// The call to carry out.
     pub call: LockCall,
 }
 
-/// What to do with a range.
+/// A call on a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LockCall {
     /// Lock it, or change the mode of what the owner holds of it.
@@ -120,12 +123,12 @@ pub enum LockCall {
         /// A wait that would be part of a circle of waits is refused.
         detects_deadlock: bool,
     },
-    /// Let go of what the owner holds of it.
+    /// Release what the owner holds of it.
     Release {
         /// Bytes.
         range: LockRange,
     },
-    /// Who would be in the way of such a lock?
+    /// Ask for the lock that would be in the way of such a lock.
     Test {
         /// Bytes.
         range: LockRange,

@@ -1,29 +1,39 @@
-//! The board: a table in the [arena](crate::arena) of the first bytes of records, which clients on the node's host read for themselves.
+//! The shared look-up table: a table in the [arena](crate::arena) of the first bytes of records,
+//! which clients on the node's host read for themselves.
 //!
 //! ```text
 //! 0           4 KiB
-//! ┌───────────┬────────────────────────────────────────────────────────┬────────┬── …
-//! │ words     │ part 0: slots of 256 bytes │ index │ posts (posts.rs) │ part 1 │
-//! └───────────┴────────────────────────────────────────────────────────┴────────┴── …
+//! ┌───────────┬───────────────────────────────────────────────────────────┬────────┬── …
+//! │ words     │ part 0: slots of 256 bytes │ index │ submission queues    │ part 1 │
+//! └───────────┴───────────────────────────────────────────────────────────┴────────┴── …
 //! ```
 //!
-//! Each shard of the node writes a part, and has a table of [posts](crate::submission) beside it. Its slots are used in the order in which records are shown, so what was made or looked up together
-//! lies together, and a process that reads it maps few pages. Which slot has a record says the *index*: buckets of eight words, of which a
-//! record's hash names one; a word has some bits of the hash and the number of the slot.
+//! Each shard of the node writes a part, and has its [submission queues](crate::submission) beside
+//! it. The slots of a part are used in the order in which records are published, so records that
+//! were made or looked up together lie together, and a process that reads the table maps few pages.
+//! The *index* says which slot has a record: buckets of eight words, of which a record's hash names
+//! one; a word has some bits of the hash and the number of the slot.
 //!
-//! A slot shows one record as it is while a word of the index speaks of it: before a record changes, the node takes that word away, and shows the record
-//! again when it is next looked up. What the slot shows stays there until another record gets it; whoever has read the word before the change takes it for what was
-//! there then, which it was when the look-up began. So whoever finds a record on the board has what a look-up at that moment would have
-//! brought. A record that is not there may exist all the same: ask the node.
+//! A slot shows one record as it is while a word of the index names the slot: before a record
+//! changes, the node retracts it (takes that word away), and publishes the record again when it is
+//! next looked up. The bytes of the slot stay there until another record gets it; a reader that has
+//! read the word before the change takes them for the record as it was then, which it was when the
+//! look-up began. So a client that finds a record in the look-up table has what a look-up at the
+//! node would have returned at that time. A record that is not there may exist all the same: ask
+//! the node.
 //!
-//! The index has a word for each record of the node, also for those that no slot shows ([`known_word`]); where a bucket has not enough words for
-//! them, one says that there are [`MORE`]. So whoever finds no word of a record's hash in its bucket, and no such one, knows that there is no such record.
+//! The index has a word for each record of the node, also for those that no slot shows
+//! ([`known_word`]); where a bucket has not enough words for them, one says that there are
+//! [`MORE`]. So a client that finds no word of a record's hash in its bucket, and no [`MORE`],
+//! knows that there is no such record.
 //!
-//! What a reader must see beside the slot: that the node lives (the kernel clears [`ALIVE_OFFSET`] when it dies), that
-//! the slot has the board's [`GENERATION_OFFSET`] (a new one wipes the board), that no lease epoch newer than the one it stands
-//! on has been asked for ([`LEASE_OFFSET`]), and that the time until which the node speaks for its records ([`VALID_OFFSET`]) is not over: a
-//! node that was stopped, or cut off from the others, says nothing to its board when another takes its place. A slot's sequence number is odd while it is being written; a reader looks at
-//! it before and after it copies.
+//! Conditions that a reader checks beside the slot: the node lives (the kernel clears
+//! [`ALIVE_OFFSET`] when it dies), the slot has the table's [`GENERATION_OFFSET`] (a new one wipes
+//! the table), no name-space generation newer than the reader's own is required ([`LEASE_OFFSET`]),
+//! and the time until which the node speaks for its records ([`VALID_OFFSET`]) is not over: a node
+//! that was stopped, or cut off from the others, writes nothing to its table when another takes its
+//! place. A slot's sequence number is odd while it is being written; a reader compares it before
+//! and after it copies.
 
 use samite_types::{DatasetId, PartitionId, Version};
 use zerocopy::little_endian::{U32, U64};
@@ -35,14 +45,15 @@ pub const WORDS_LEN: usize = 4096;
 pub const ALIVE_OFFSET: usize = 0;
 /// Bits of that word which hold the thread id; the kernel clears them when the thread ends, however it ends.
 pub const ALIVE_MASK: u32 = 0x3fff_ffff;
-/// Offset of the board's generation, a `u32`.
+/// Offset of the table's generation, a `u32`.
 pub const GENERATION_OFFSET: usize = 128;
 /// Offset of the newest lease epoch asked for in any partition, a `u64`.
 pub const LEASE_OFFSET: usize = 256;
-/// Offset of the time until which the board may be used, a `u64`: nanoseconds of the host's `CLOCK_MONOTONIC`, [`VALID_ALWAYS`] for no end.
-/// Readers look at the clock after they have copied a slot.
+/// Offset of the time until which the look-up table may be used, a `u64`: nanoseconds of the host's
+/// `CLOCK_MONOTONIC`, [`VALID_ALWAYS`] for no end. Readers read the clock after they have copied a
+/// slot.
 pub const VALID_OFFSET: usize = 384;
-/// The board of a node whose records nobody else can take over.
+/// The time of a node whose records nobody else can take over.
 pub const VALID_ALWAYS: u64 = u64::MAX;
 /// Words of a bucket.
 pub const BUCKET_WORDS: usize = 8;
@@ -58,7 +69,7 @@ pub const HEAD_LEN: usize = 128;
 pub const KEY_LEN_MAX: usize = 96;
 /// Bytes of a node's memory for each byte of slots.
 const MEMORY_RATIO: u64 = 16;
-/// Most slots of a board.
+/// Most slots of a look-up table.
 const SLOTS_MAX: u64 = 1 << 22;
 /// Least slots of a part.
 const PART_SLOTS_MIN: u64 = 8;
@@ -75,7 +86,8 @@ pub struct RecordId<'k> {
 }
 
 impl RecordId<'_> {
-    /// What says where the record may be: the bucket by its low bits, the word in it by the high ones. Never 0.
+    /// Where the index may have the record: the bucket by its low bits, the word in it by the high
+    /// ones. Never 0.
     #[must_use]
     pub fn hash(&self) -> u64 {
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -116,7 +128,7 @@ pub const MORE: u64 = UNSHOWN - 1;
 
 /// Bits of a hash that a word has.
 const TAG: u64 = !(u32::MAX as u64);
-/// In the place of a slot's number; no board has so many.
+/// Stands for a slot's number where no slot shows the record; no table has so many.
 const UNSHOWN: u64 = u32::MAX as u64;
 
 /// The slot in which a word of the index has a record of this hash; `None`: it speaks of another one, or says nothing of a slot.
@@ -132,7 +144,7 @@ pub const fn may_know(word: u64, hash: u64) -> bool {
     word == MORE || word != 0 && word & TAG == hash & TAG
 }
 
-/// What a slot shows.
+/// A record as a slot shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LookupHead {
     /// Version of the record.
@@ -195,8 +207,8 @@ impl LookupSlot {
         })
     }
 
-    /// What it shows of record `id` in a board of this generation, with the bytes put to the front of `dest`; `None`: it shows
-    /// something else.
+    /// The record of `id` in this slot, if it is of this generation of the table, with its bytes
+    /// put to the front of `dest`; `None`: the slot shows something else.
     #[must_use]
     pub fn publish(
         &self,
@@ -215,7 +227,8 @@ impl LookupSlot {
     }
 }
 
-/// Slots of each of the `parts` parts of the board of a node with `capacity` bytes of memory: a power of two.
+/// Slots of each of the `parts` parts of the look-up table of a node with `capacity` bytes of
+/// memory: a power of two.
 #[must_use]
 pub(crate) const fn part_slots_for(capacity: u64, parts: u32) -> u32 {
     let wanted = capacity / MEMORY_RATIO / SLOT_LEN as u64;
@@ -295,7 +308,7 @@ mod tests {
             prop_assert_eq!(slot.publish(&elsewhere, 3, &mut dest), None);
         }
 
-        /// What lies in shared memory may be anything; lengths are checked.
+        /// Shared memory may contain anything; lengths are checked.
         #[test]
         fn garbage_is_no_danger(raw in proptest::collection::vec(any::<u8>(), SLOT_LEN)) {
             let slot = LookupSlot::read_from_bytes(&raw).unwrap();

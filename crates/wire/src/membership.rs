@@ -1,4 +1,5 @@
-//! What nodes and coordinator instances tell each other about who lives and which member of a group has missed something.
+//! Messages between nodes and coordinator instances about which nodes live and which member of a
+//! group has missed something.
 
 use samite_types::{Epoch, NodeId, PartitionId, Redundancy, TargetId, Term};
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ pub const VOTE_MESSAGES_MAX: usize = 64;
 /// A node says that it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Heartbeat {
-    /// Who.
+    /// The node.
     pub node: NodeId,
     /// The process, as in [`crate::control::NodeInfo`].
     pub incarnation: u64,
@@ -28,11 +29,11 @@ pub struct NodeLease {
     pub term_us: u64,
     /// Newest epoch of the cluster map; 0 when there is none yet.
     pub epoch: Epoch,
-    /// What the node is to the cluster.
+    /// The node's membership in the cluster.
     pub standing: NodeStanding,
 }
 
-/// What a node that sends a heartbeat is to the cluster.
+/// Membership of a node that sends a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum NodeStanding {
     /// It belongs to it.
@@ -52,7 +53,7 @@ pub struct LeaderAddress {
     pub addresses: Vec<String>,
 }
 
-/// What has become of a member of a mirror group, as its primary knows.
+/// State of a member of a mirror group, as its primary knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum MemberChanges {
     /// It has missed an operation, or cannot be asked whether.
@@ -77,11 +78,11 @@ pub struct MemberReport {
     pub epoch: Epoch,
     /// The member.
     pub target: TargetId,
-    /// What has become of it.
+    /// Its new state.
     pub news: MemberChanges,
 }
 
-/// What the one who runs a cluster wants of a node.
+/// An operator's request about a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum AdminRequest {
     /// Let it join, though the cluster was founded without it.
@@ -90,7 +91,8 @@ pub enum AdminRequest {
     Drain,
     /// Use it again.
     Undrain,
-    /// Forget it. It must hold nothing any more; or, when `force` is set, be dead and hold nothing that no other has.
+    /// Forget it. It must hold nothing any more; or, when `force` is set, be dead and hold nothing
+    /// that no other has.
     Remove {
         /// It will not come back.
         force: bool,

@@ -155,7 +155,7 @@ pub enum Action<'a> {
         key: &'a [u8],
         /// Byte offset of the number.
         offset: u32,
-        /// What to add; two's complement for less.
+        /// The number to add; two's complement for less.
         delta: u64,
     },
     /// Raise the little-endian `u64` at `offset` to at least `value`; the record must exist, and a short one grows. Result: [`ActionResult::Number`], the value before.
@@ -168,9 +168,10 @@ pub enum Action<'a> {
         value: u64,
     },
     /// Move `count` little-endian `i64`s from `offset` on forward to `to` (times, say); at most
-    /// [`ADVANCE_COUNT_MAX`](crate::limits::ADVANCE_COUNT_MAX). One that is later stays as it
-    /// is, unless it is later by more than `slack`: then it was set on purpose, and becomes `to` as well. An absent record is made;
-    /// what a short value lacks is earlier than everything. Result: [`ActionResult::Written`].
+    /// [`ADVANCE_COUNT_MAX`](crate::limits::ADVANCE_COUNT_MAX). A number that is later stays as it
+    /// is, unless it is later by more than `slack`: then it was set on purpose, and becomes `to` as
+    /// well. An absent record is made; numbers that a short value lacks are earlier than
+    /// everything. Result: [`ActionResult::Written`].
     Advance {
         /// Key.
         key: &'a [u8],
@@ -178,7 +179,7 @@ pub enum Action<'a> {
         offset: u32,
         /// How many numbers.
         count: u8,
-        /// What they become.
+        /// Their new value.
         to: i64,
         /// How much later a number may be for it to stay.
         slack: u64,
@@ -223,49 +224,56 @@ pub enum Action<'a> {
         /// New least epoch.
         epoch: Epoch,
     },
-    /// Ask for a lease on the record, which may be absent: a promise that no other client's change of it takes effect before
-    /// the term is over, counted from when the node grants it, or before the holder has acknowledged a revocation
-    /// ([`crate::control::ControlRequest::Revocations`]). Changes nothing.
-    /// Result: [`ActionResult::Number`], the term granted in microseconds; 0 when refused, which is no failure.
+    /// Ask for a delegation on the record, which may be absent: a guarantee that no other client's
+    /// change of it takes effect before the term is over, counted from when the node grants it, or
+    /// before the delegation holder has given the delegation back after a recall
+    /// ([`crate::control::ControlRequest::Revocations`]). Changes nothing. Result:
+    /// [`ActionResult::Number`], the term granted in microseconds; 0 when refused, which is no
+    /// failure.
     Lease {
         /// Key.
         key: &'a [u8],
         /// Term asked for, in microseconds.
         term_us: u32,
     },
-    /// Hold the record, which must exist, under `token`: see [`Action::Detach`]. A token that holds a record already stays where it is.
-    /// Volatile: the hold ends with [`Action::Release`], with the record, or when its client has been gone for a while. It is not taken once only: a request
-    /// that comes a second time, late, may take it again after it was released or refused. That keeps a detached record until the client goes, no more.
-    /// Result: [`ActionResult::Number`], how many hold the record now.
+    /// Take an open reference on the record, which must exist, under `token`: see
+    /// [`Action::Detach`]. A token that is on a record already stays where it is. Volatile: the
+    /// open reference ends with [`Action::Release`], with the record, or when its client has been
+    /// gone for a while. It is not taken exactly once: a request that comes a second time, late,
+    /// may take it again after it was released or refused. That keeps an orphan until the client
+    /// goes, no more. Result: [`ActionResult::Number`], how many open references the record has
+    /// now.
     Hold {
         /// Key.
         key: &'a [u8],
         /// A number that nobody else uses; not 0.
         token: u64,
     },
-    /// End the hold under `token`, whoever took it. Result: [`ActionResult::Number`], how many still hold the record; a token that is not
+    /// End the open reference under `token`, whichever client took it. Result:
+    /// [`ActionResult::Number`], how many open references the record still has; a token that is not
     /// known is no error (0).
     Release {
         /// Token.
         token: u64,
     },
-    /// The key of the record that is held under `token`, as the bytes of an [`ActionResult::Value`];
-    /// [`ErrorKind::NotFound`] when there is none.
+    /// The key of the record with an open reference under `token`, as the bytes of an
+    /// [`ActionResult::Value`]; [`ErrorKind::NotFound`] when there is none.
     Locate {
         /// Token.
         token: u64,
     },
-    /// Take the record's key away: a record that is held gets the key `to` and its holds follow, any other is removed. `to` is no longer
-    /// than `key`; when both are the same, a record that is held stays. Result: [`ActionResult::Number`]: [`DETACHED_NONE`],
-    /// [`DETACHED_REMOVED`] or [`DETACHED_KEPT`].
+    /// Unlink to orphan: take the record's key away. A record with open references gets the key
+    /// `to` and keeps them, any other is removed. `to` is no longer than `key`; when both are the
+    /// same, a record with open references stays. Result: [`ActionResult::Number`]:
+    /// [`DETACHED_NONE`], [`DETACHED_REMOVED`] or [`DETACHED_KEPT`].
     Detach {
         /// Key.
         key: &'a [u8],
         /// Key that a held record gets.
         to: &'a [u8],
     },
-    /// Who holds the record, as the bytes of an [`ActionResult::Value`]: token and client, 8 bytes each, for every hold.
-    /// [`ErrorKind::TooLarge`] over [`crate::limits::HOLDERS_LEN_MAX`].
+    /// The open references of the record, as the bytes of an [`ActionResult::Value`]: token and
+    /// client, 8 bytes each. [`ErrorKind::TooLarge`] over [`crate::limits::HOLDERS_LEN_MAX`].
     Holders {
         /// Key.
         key: &'a [u8],
@@ -277,7 +285,8 @@ pub enum Action<'a> {
         /// Tokens and clients.
         holders: &'a [u8],
     },
-    /// Let those who hold `from` hold `to` instead, both keys of this partition. Result: [`ActionResult::Number`], how many they are.
+    /// Move the open references of `from` to `to`, both keys of this partition. Result:
+    /// [`ActionResult::Number`], how many they are.
     MoveHolds {
         /// Key.
         from: &'a [u8],
@@ -290,7 +299,7 @@ pub enum Action<'a> {
 pub const DETACHED_NONE: u64 = 0;
 /// Result of [`Action::Detach`]: nobody held the record, it is gone.
 pub const DETACHED_REMOVED: u64 = 1;
-/// Result of [`Action::Detach`]: somebody holds the record, it has the other key now.
+/// Result of [`Action::Detach`]: the record has open references, and has the other key now.
 pub const DETACHED_KEPT: u64 = 2;
 
 /// The records that an action changes; see [`Action::touched`].
@@ -336,8 +345,8 @@ impl<'a> Action<'a> {
         }
     }
 
-    /// Whether this action may change records, or holds in a way that must happen exactly once. Holding and releasing are neither: doing
-    /// them again does no harm.
+    /// Whether this action may change records, or open references in a way that must happen exactly
+    /// once. Taking and releasing an open reference are neither: doing them again changes nothing.
     #[must_use]
     pub const fn is_mutation(&self) -> bool {
         !matches!(
@@ -436,7 +445,7 @@ impl<'a> Operation<'a> {
         self.actions.iter().any(Action::is_mutation)
     }
 
-    /// Whether it asks for a lease on a record.
+    /// Whether it asks for a delegation on a record.
     #[inline]
     #[must_use]
     pub fn borrows(&self) -> bool {
@@ -452,7 +461,7 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// What one action did or found.
+/// Result of one action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ActionResult<'a> {
     /// Of [`Action::Get`], [`Action::Locate`], [`Action::Holders`].
@@ -480,8 +489,8 @@ pub enum ActionResult<'a> {
         /// The record existed.
         existed: bool,
     },
-    /// Of [`Action::Add`], [`Action::Max`], [`Action::DeletePrefix`], [`Action::Punch`], [`Action::RaiseLease`],
-    /// [`Action::Lease`], and of most actions on holds.
+    /// Of [`Action::Add`], [`Action::Max`], [`Action::DeletePrefix`], [`Action::Punch`],
+    /// [`Action::RaiseLease`], [`Action::Lease`], and of most actions on open references.
     Number(u64),
     /// Of [`Action::List`], [`Action::Extents`].
     Listing(ListingEntries<'a>),
@@ -524,7 +533,7 @@ pub fn extents(value: &[u8]) -> impl Iterator<Item = (u32, u32)> {
 /// Why an operation had no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationFailure<'a> {
-    /// What went wrong; [`ErrorKind::Conflict`] when a guard did not hold.
+    /// Kind of the error; [`ErrorKind::Conflict`] when a guard did not hold.
     pub kind: ErrorKind,
     /// Which guard or action, counted from 0.
     pub index: u16,
@@ -532,7 +541,7 @@ pub struct OperationFailure<'a> {
     pub current: Option<(Version, u32, &'a [u8])>,
 }
 
-/// What became of one operation.
+/// Outcome of one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperationOutcome<'a> {
     /// Took effect; one result for each action.

@@ -1,17 +1,20 @@
-//! What the members of a mirror group tell each other.
+//! Messages between the members of a mirror group.
 //!
-//! A frame ([`FrameKind::Peer`](crate::frame::FrameKind::Peer), [`FrameKind::PeerReply`](crate::frame::FrameKind::PeerReply)) carries
-//! any number of messages, of any partitions and either way. Each may be lost, come twice or come late: whoever needs an answer asks
-//! again. A message is:
+//! A frame ([`FrameKind::Peer`](crate::frame::FrameKind::Peer),
+//! [`FrameKind::PeerReply`](crate::frame::FrameKind::PeerReply)) carries any number of messages, of
+//! any partitions and either way. Each may be lost, come twice or come late: a member that needs an
+//! answer asks again. A message is:
 //!
 //! ```text
 //!  0         4            8        12          16     20   24     28      36     37
 //!  | body_len | payload_len | dataset | partition | from | to | term | epoch | tag | fields …
 //! ```
 //!
-//! `body_len` counts from the tag on. The payloads of the messages lie one behind the other in the frame's.
+//! `body_len` counts from the tag on. The payloads of the messages lie one behind the other in the
+//! frame's.
 //!
-//! The **log** of a partition is what its primary did to it, in order: [`PartitionLogEntry`]. Who has applied the same entries has the same state.
+//! The **log** of a partition is what its primary did to it, in order: [`PartitionLogEntry`].
+//! Members that have applied the same entries have the same state.
 
 mod decode;
 mod encode;
@@ -28,16 +31,16 @@ pub use encode::data_of;
 /// Bytes of a message before its tag.
 pub const HEAD_LEN: usize = 36;
 
-/// What all messages say.
+/// Fields that all messages have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerEnvelope {
     /// Dataset.
     pub dataset: DatasetId,
     /// Partition.
     pub partition: PartitionId,
-    /// Who says it.
+    /// The sender.
     pub from: TargetId,
-    /// To whom.
+    /// The receiver.
     pub to: TargetId,
     /// Newest term of the group that the sender knows; of a primary, its own.
     pub term: Term,
@@ -65,11 +68,11 @@ pub struct PartitionLogEntry<'a> {
     pub after: LogPoint,
     /// Checksum of what came of it: whoever applies it must get the same.
     pub outcome: u32,
-    /// What happened.
+    /// The event.
     pub event: EntryEvent<'a>,
 }
 
-/// What may happen to a partition.
+/// Events of a partition's log.
 #[allow(
     clippy::large_enum_variant,
     reason = "one at a time, on the stack; the large ones are the usual ones"
@@ -80,7 +83,7 @@ pub enum EntryEvent<'a> {
     Opened,
     /// An operation took effect.
     Applied {
-        /// Whose.
+        /// The client of the session.
         client: ClientId,
         /// See [`crate::op::RequestHeader::answered_below`].
         answered_below: Seq,
@@ -93,7 +96,7 @@ pub enum EntryEvent<'a> {
     },
     /// An operation that may have been sent before was refused for good.
     Refused {
-        /// Whose.
+        /// The client of the session.
         client: ClientId,
         /// See [`crate::op::RequestHeader::answered_below`].
         answered_below: Seq,
@@ -104,17 +107,17 @@ pub enum EntryEvent<'a> {
         /// Which guard or action.
         index: u16,
     },
-    /// A client is gone; its holds end.
+    /// A client is gone; its open references end.
     Gone {
         /// Which.
         client: ClientId,
     },
-    /// From here on the primary may have leases on records out, or has none out any more.
+    /// From here on the primary may have granted delegations, or has granted none any more.
     Lending {
         /// Whether it may.
         on: bool,
     },
-    /// What the records of a range are: a member that finds another digest differs.
+    /// Digest of the records of a range: a member that finds another digest differs.
     Digest {
         /// The range begins behind this key; empty: at the first.
         after: &'a [u8],
@@ -168,7 +171,7 @@ pub enum PeerMessage<'a> {
         position: Position,
         /// The last entry that is applied.
         here: Position,
-        /// Bytes that are kept there for entries to come.
+        /// Bytes that are reserved there for entries to come.
         room: u64,
         /// The target has something left for changes that make room.
         has_reserve: bool,
@@ -230,7 +233,8 @@ pub enum PeerMessage<'a> {
     Tail(PartitionLogEntry<'a>),
     /// Answers a [`PeerMessage::AskTail`], behind what was sent as [`PeerMessage::Tail`].
     TailEnd {
-        /// What the sender has, or if that is more than it can hand over, what it was asked about.
+        /// The last entry that the sender has, or if that is more than it can hand over, the one
+        /// that it was asked about.
         upto: Position,
     },
     /// To another member: the sender's own bytes of this record are damaged; what are they there?
@@ -293,7 +297,7 @@ pub enum PeerMessage<'a> {
         step: u32,
         /// Not all of it: the step is to be sent again.
         again: bool,
-        /// This member serves clients meanwhile, who are not to be kept waiting by what comes next.
+        /// This member serves clients meanwhile, and the messages to come must not make them wait.
         is_busy: bool,
         /// Of a [`PeerMessage::Compare`]: one bit for each record that is wanted, the first in the lowest bit of the first byte.
         wanted: &'a [u8],

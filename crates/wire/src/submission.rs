@@ -1,147 +1,174 @@
-//! Posts: changes that a client leaves in the [arena](crate::arena) for its node, instead of asking for them and waiting.
+//! Early completion: changes that a client leaves in a submission queue in the
+//! [arena](crate::arena) of its node, instead of asking for them and waiting.
 //!
 //! ```text
-//! 0        128           1152          4 KiB           8 KiB                   2056 KiB
-//! ┌────────┬─────────────┬─────────────┬───────────────┬───────────────────────┬──────────────────────────┐
-//! │ open…  │ pending     │ who waits   │ boxes' owners │ claims                │ boxes of 512 bytes       │
-//! │ words  │ u64 per lane│ u32 per lane│ u64 per box   │ u64 per hash of a key │ header, hold, request    │
-//! └────────┴─────────────┴─────────────┴───────────────┴───────────────────────┴──────────────────────────┘
+//! 0        128         1152        4 KiB         8 KiB                2056 KiB
+//! ┌────────┬───────────┬───────────┬─────────────┬────────────────────┬─────────────────────────┐
+//! │ open…  │ pending   │ waiter    │ slot owners │ record lock words  │ slots of 512 bytes      │
+//! │ words  │ u64/queue │ u32/queue │ u64/slot    │ u64 per key hash   │ header, token, request  │
+//! └────────┴───────────┴───────────┴─────────────┴────────────────────┴─────────────────────────┘
 //! ```
 //!
-//! Each shard of the node has a table. A client that finds a record on the [board](crate::lookup), or that there is none, knows what a change of it
-//! would be answered, for as long as that stays so. So it *claims* the record, looks at the board once more, puts the change into a
-//! *box*, and *posts* it; from then on the change counts as done. The node carries out what is posted before whatever it is asked
-//! next, and before it changes the record for somebody else, so that nobody can tell the difference.
+//! Each shard of the node has a table with these parts. A client that finds a record in the [shared
+//! look-up table](crate::lookup), or that there is none, knows the result of a change of it, for as
+//! long as that stays so. So it *claims* the record lock word, looks at the look-up table once
+//! more, puts the change into a *slot* of a submission queue, and *submits* it; from then on the
+//! change counts as done. The node carries out what is submitted before it serves the next request,
+//! and before it changes the record for another client, so that nobody can tell the difference.
 //!
-//! A claim is one word. Both sides change it by compare-and-swap alone, but for the node that frees what is its own:
+//! A record lock word is changed by compare-and-swap alone, by both sides, but for the node that
+//! frees a word that it has locked:
 //!
 //! ```text
 //!            client            client
-//! free (0) ────────▶ claimed ────────▶ posted
+//! free (0) ────────▶ claimed ────────▶ submitted
 //!  ▲ ▲ │              │  │  │          │  │
 //!  │ │ │◀── client ───┘  │  └──┐       │  │
 //!  │ │ │◀─ node, revokes ┘     │ node  │  │
 //!  │ │ └──────── node ────────▶▼◀──────┘  │ node, when it has carried it out and goes on to change the record
-//!  │ └────────── node ─────── barred      │
+//!  │ └────────── node ─────── locked      │
 //!  └──────────── node, when it has carried it out
 //! ```
 //!
-//! What each side does, in this order:
+//! The steps of each side, in this order:
 //!
-//! - A client takes a box (its owner: 0 → client), says in it of which hash the record is, and takes the claim for that; finds [`OPEN_OFFSET`] to be the epoch of its
-//!   map, [`WHOM_OFFSET`] to name nobody else, and the record on the board as it has to be; fills the box, sets its pending bit, and changes the claim to posted. If that fails, nothing was
-//!   posted: it frees claim and box, and asks the node.
-//! - Who reads the board looks at the claim before. If something is posted there, the board may be behind: ask the node.
-//! - The node, before it serves anything, carries out what is pending. Before it changes a record, it bars the claim, until the record
-//!   is changed and what was on the board is not: it takes the claim from a client that has not posted yet, and carries out what is posted, whose claim is barred
-//!   with that: nothing is posted in between. Where clients claim and free it again and again, so that none of some tries to bar it comes in between, it closes the table
-//!   until the record is changed.
-//! - It closes the table, and revokes all claims after that. One of the two sees the other: the client claims before it looks. While the table is
-//!   closed it makes changes that forbid others for records which they do not name: that of a directory that takes no entries any more, or of
-//!   the lease epoch that clients stand on.
-//! - While clients hold leases on records, only a client that holds all of them may post: its own changes concern nobody else's. What it posts may also ask for
-//!   leases, which it gets for certain. So before the node looks whether leases stand against a change by another client, gives one to that, or lets others post, it closes
-//!   the table and carries out what was posted.
+//! - A client takes a slot (its owner: 0 → client), says in it of which hash the record is, and
+//!   claims the lock word for that; finds [`OPEN_OFFSET`] to be the epoch of its map,
+//!   [`WHOM_OFFSET`] to name no other client as sole delegation holder, and the record in the
+//!   look-up table as it has to be; fills the slot, sets its pending bit, and changes the lock word
+//!   to submitted. If that fails, nothing was submitted: it frees lock word and slot, and asks the
+//!   node.
+//! - A reader of the look-up table looks at the lock word before. If something is submitted there,
+//!   the look-up table may be behind: ask the node.
+//! - The node carries out what is pending before it serves anything. Before it changes a record, it
+//!   locks the lock word for exclusive change, until the record is changed and retracted from the
+//!   look-up table: it takes the word from a client that has not submitted yet, and carries out
+//!   what is submitted, whose word becomes locked with that: nothing is submitted in between. Where
+//!   clients claim and free the word again and again, so that none of the node's tries succeeds, it
+//!   closes the table until the record is changed.
+//! - The node closes the table, and revokes all claimed lock words after that. One of the two sees
+//!   the other: the client claims before it looks. While the table is closed the node makes changes
+//!   that forbid others for records which they do not name: the tombstone of a directory that takes
+//!   no entries any more, or a new name-space generation.
+//! - While clients hold delegations, only a sole delegation holder, a client that holds all of
+//!   them, may submit: its own changes concern no other client. Its changes may also ask for
+//!   delegations, which it gets for certain. So before the node checks whether delegations stand
+//!   against a change by another client, grants one to that, or lets others submit, it closes the
+//!   table and carries out what was submitted.
 //!
-//! What is made is often held for a moment only: a program makes a file and closes it. So a change that takes a hold has its token in the box, in a word that both
-//! sides change from the token to 0 by compare-and-swap: the client, when the hold ends, and the node, when it carries out the change. Whoever
-//! is first has settled it: the node takes no hold that has ended, and a client that comes too late ends the hold as any other. The word may be that of another post by
-//! then; tokens are never the same.
+//! A new record is often open for a very short time only: a program makes a file and closes it. So
+//! a change that takes an open reference has its token in the slot, in a word that both sides
+//! change from the token to 0 by compare-and-swap: the client, when the open reference ends, and
+//! the node, when it carries out the change. The side that is first has settled it: the node takes
+//! no open reference that has ended, and a client that comes too late ends the open reference as
+//! any other. The word may be that of another entry by then; tokens are never the same.
 //!
-//! Each client uses the boxes of a *lane* in turns, and another lane when it meets somebody else in its own. When it is ahead of the node by all of them, it says in the lane's word for which box it waits (a quarter of a lane
-//! ahead), looks at the box again, and sleeps there for a moment; the node, when it has freed some boxes, looks at that word. Nothing depends on it: who sleeps in vain, wakes up
-//! soon. The node says on which core it is ([`NODE_CORE_OFFSET`]). Elsewhere a client polls first, which is over sooner than a sleep. A client on that core waits after a quarter of a lane
-//! already, until all of it is carried out, if others have posted too: else they would be ahead by all their boxes before the node gets its core back, and all cores but
-//! that one would have nothing to do. The node does not make it wait until nothing is pending: what the others have posted by then, and post meanwhile, can wait in their boxes.
+//! Each client uses the slots of a *submission queue* in turns, and another queue when it meets
+//! another client in its own. When it is ahead of the node by all of them, it says in the queue's
+//! word for which slot it waits (a quarter of a queue ahead), looks at the slot again, and sleeps
+//! there for a short time; the node, when it has freed some slots, looks at that word. Nothing
+//! depends on it: a client that sleeps in vain wakes up soon. The node says on which core it is
+//! ([`NODE_CORE_OFFSET`]). On another core a client polls first, which is over sooner than a sleep.
+//! A client on the node's core waits after a quarter of a queue already, until all of it is carried
+//! out, if others have submitted too: else they would be ahead by all their slots before the node
+//! gets its core back, and all cores but that one would have nothing to do. The node does not make
+//! it wait until nothing is pending: entries that the others have submitted by then, and submit
+//! meanwhile, can wait in their slots.
 //!
-//! The node takes no length or offset from a box before it has checked its own copy.
+//! The node takes no length or offset from a slot before it has checked its own copy.
 
 use samite_types::ClientId;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Offset of the epoch of the cluster map by which clients may post, a `u64`; 0: they may not.
+/// Offset of the epoch of the cluster map by which clients may submit, a `u64`; 0: they may not.
 pub const OPEN_OFFSET: usize = 0;
-/// Offset of the only client that may post, a `u64`; 0: all clients of the host. Changed while nobody may.
+/// Offset of the sole delegation holder, the only client that may submit, a `u64`; 0: all clients
+/// of the host. Changed while nobody may.
 pub const WHOM_OFFSET: usize = 8;
-/// Offset of the low bits of the number, counted from 1, of the core on which the node last carried out what was posted, a `u32`.
+/// Offset of the low bits of the number, counted from 1, of the core on which the node last carried
+/// out what was submitted, a `u32`.
 pub const NODE_CORE_OFFSET: usize = 16;
 const PENDING_OFFSET: usize = 128;
 const LANES_OFFSET: usize = PENDING_OFFSET + LANES * LANE_STRIDE;
-/// Two cache lines for each lane, which processors fetch together: clients of one lane do not wait for those of another.
+/// Two cache lines for each submission queue, which processors fetch together: clients of one queue
+/// do not wait for those of another.
 const LANE_STRIDE: usize = 128;
 const OWNERS_OFFSET: usize = 4096;
 const CLAIMS_OFFSET: usize = 8192;
-/// Claims of a table. Who finds that of another record taken has to ask, and wait for all that was posted: of those that wait in two full lanes, hardly any do.
+/// Record lock words of a table. A client that finds its word taken for another record has to ask,
+/// and wait for all that was submitted: of the entries of two full queues, hardly any collide.
 pub const CLAIMS: usize = 1 << 18;
 const BOXES_OFFSET: usize = CLAIMS_OFFSET + CLAIMS * size_of::<u64>();
-/// Lanes of boxes. A client has one, perhaps with others.
+/// Submission queues of a shard. A client has one, perhaps with others.
 pub const LANES: usize = 8;
-/// Boxes of a lane, used in turns: one for each bit of a word.
+/// Slots of a submission queue, used in turns: one for each bit of a word.
 pub const LANE_BOXES: usize = u64::BITS as usize;
-/// Boxes of a table: so many posts can wait.
+/// Slots of a table: so many entries can wait.
 pub const BOXES: usize = LANES * LANE_BOXES;
-/// Bytes of a box.
+/// Bytes of a slot.
 pub const BOX_LEN: usize = 512;
 /// Bytes of a table.
 pub const TABLE_LEN: usize = BOXES_OFFSET + BOXES * BOX_LEN;
-/// Offset in a box of the token of the hold that the change takes, a `u64`; 0, or another token: that has ended.
+/// Offset in a slot of the token of the open reference that the change takes, a `u64`; 0, or
+/// another token: that has ended.
 pub const HOLD_OFFSET: usize = size_of::<RawSlotHeader>();
-/// Offset in a box of the request.
+/// Offset in a slot of the request.
 pub const REQUEST_OFFSET: usize = HOLD_OFFSET + size_of::<u64>();
-/// Longest request in a box, in bytes.
+/// Longest request in a slot, in bytes.
 pub const REQUEST_LEN_MAX: usize = BOX_LEN - REQUEST_OFFSET;
 
 const STATE_BITS: u32 = 2;
 const BOX_BITS: u32 = BOXES.trailing_zeros();
 
-/// Offset in a table of the word that names the owner of a box, a `u64`: the client's id, or 0.
+/// Offset in a table of the word that names the owner of a slot, a `u64`: the client's id, or 0.
 #[must_use]
 pub const fn owner_offset(number: usize) -> usize {
     OWNERS_OFFSET + number % BOXES * size_of::<u64>()
 }
 
-/// Lane of a box.
+/// Submission queue of a slot.
 #[must_use]
 pub const fn queue_of(number: usize) -> usize {
     number % BOXES / LANE_BOXES
 }
 
-/// Offset in a table of the pending bits of a lane, one for each of its boxes, a `u64`.
+/// Offset in a table of the pending bits of a queue, one for each of its slots, a `u64`.
 #[must_use]
 pub const fn pending_offset(lane: usize) -> usize {
     PENDING_OFFSET + lane % LANES * LANE_STRIDE
 }
 
-/// The pending bit of a box, in the word of its lane.
+/// The pending bit of a slot, in the word of its queue.
 #[must_use]
 pub const fn pending_bit(number: usize) -> u64 {
     1 << (number % LANE_BOXES)
 }
 
-/// Offset in a table of the word on which the clients of a lane wait, a `u32`: a [`QueueWaiter`], or 0.
+/// Offset in a table of the word on which the clients of a queue wait, a `u32`: a [`QueueWaiter`],
+/// or 0.
 #[must_use]
 pub const fn queue_offset(lane: usize) -> usize {
     LANES_OFFSET + lane % LANES * LANE_STRIDE
 }
 
-/// Who waits in a lane.
+/// A client that waits in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueWaiter {
-    /// For this box to be free.
+    /// It waits for this slot to be free.
     pub number: usize,
     /// The low bits of the number, counted from 1, of the core that it went to sleep on.
     pub core: u16,
 }
 
 impl QueueWaiter {
-    /// As the word of a lane; never 0.
+    /// As the word of a queue; never 0.
     #[must_use]
     pub const fn word(self) -> u32 {
         (self.core as u32) << 16 | (self.number % BOXES + 1) as u32
     }
 
-    /// What such a word says; `None`: nobody waits.
+    /// Decodes such a word; `None`: nobody waits.
     #[must_use]
     pub const fn read(word: u32) -> Option<Self> {
         match (word as u16 as usize).checked_sub(1) {
@@ -151,26 +178,27 @@ impl QueueWaiter {
     }
 }
 
-/// Offset in a table of a box.
+/// Offset in a table of a slot.
 #[must_use]
 pub const fn slot_offset(number: usize) -> usize {
     BOXES_OFFSET + number % BOXES * BOX_LEN
 }
 
-/// Offset in a table of a claim.
+/// Offset in a table of a record lock word.
 #[must_use]
 pub const fn lock_word_offset(claim: usize) -> usize {
     CLAIMS_OFFSET + claim % CLAIMS * size_of::<u64>()
 }
 
-/// The claim for records of this [hash](crate::lookup::RecordId::hash).
+/// The record lock word for records of this [hash](crate::lookup::RecordId::hash).
 #[must_use]
 pub const fn lock_word_of(hash: u64) -> usize {
-    // Not the bits that choose the bucket of the board's index, nor those that its words have.
+    // Not the bits that choose the bucket of the look-up table's index, nor those that its words
+    // have.
     (hash >> 20) as usize % CLAIMS
 }
 
-/// How far a claim has come.
+/// State of a record lock word that is not free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum LockWordState {
@@ -182,26 +210,26 @@ pub enum LockWordState {
     Barred = 3,
 }
 
-/// A claim that is not free.
+/// A record lock word that is not free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockWord {
     /// How far it has come.
     pub state: LockWordState,
-    /// The box of the change.
+    /// The slot of the change.
     pub number: usize,
-    /// Who has it: the low bits of its id.
+    /// The client that has claimed it: the low bits of its id.
     client: u64,
 }
 
 impl LockWord {
-    /// Of this client, with this box.
+    /// Claimed by this client, for this slot.
     #[must_use]
     pub const fn new(client: ClientId, number: usize) -> Self {
         let client = client.get() & (u64::MAX >> (STATE_BITS + BOX_BITS));
         Self { state: LockWordState::Claimed, number: number % BOXES, client }
     }
 
-    /// The same claim in another state.
+    /// The same lock word in another state.
     #[must_use]
     pub const fn in_state(self, state: LockWordState) -> Self {
         Self { state, ..self }
@@ -224,7 +252,7 @@ impl LockWord {
             | self.state as u64
     }
 
-    /// What a word says; `None`: it is free.
+    /// Decodes a word; `None`: it is free.
     #[must_use]
     pub const fn read(word: u64) -> Option<Self> {
         let state = match word & ((1 << STATE_BITS) - 1) {
@@ -238,7 +266,7 @@ impl LockWord {
     }
 }
 
-/// What a box begins with.
+/// The head of a slot.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -262,7 +290,7 @@ impl RawSlotHeader {
         }
     }
 
-    /// What it says; `None`: it makes no sense.
+    /// Decodes the header; `None`: it makes no sense.
     #[must_use]
     pub fn checked(&self) -> Option<SlotHeader> {
         let lens = (self.body_len.get() as usize, self.payload_len.get() as usize);
@@ -272,10 +300,10 @@ impl RawSlotHeader {
     }
 }
 
-/// What a header says, checked.
+/// A header of a slot, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotHeader {
-    /// Who posted what is in the box.
+    /// The client that submitted what is in the slot.
     pub client: ClientId,
     /// The hash of the record that it is about, and by which it is claimed.
     pub hash: u64,
@@ -284,7 +312,7 @@ pub struct SlotHeader {
 }
 
 impl SlotHeader {
-    /// The claim that it is posted under.
+    /// The record lock word under which it is submitted.
     #[must_use]
     pub const fn lock_word(&self) -> usize {
         lock_word_of(self.hash)
@@ -303,10 +331,10 @@ impl SlotHeader {
     }
 }
 
-/// What is in a box.
+/// The content of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotContents<'b> {
-    /// What it says of itself.
+    /// The header of the slot.
     pub label: SlotHeader,
     /// Body of the [request](crate::op::OperationRequest).
     pub body: &'b [u8],
@@ -315,7 +343,7 @@ pub struct SlotContents<'b> {
 }
 
 impl<'b> SlotContents<'b> {
-    /// Reads a copy of a box; `None`: what it says makes no sense.
+    /// Reads a copy of a slot; `None`: its content makes no sense.
     #[must_use]
     pub fn read(raw: &'b [u8; BOX_LEN]) -> Option<Self> {
         let (header, _) = RawSlotHeader::read_from_prefix(raw).ok()?;

@@ -125,7 +125,7 @@ proptest! {
         let (mut body, mut payload) = common::encode_request(&header, &operations);
         mutate(&mut body, &changes);
         decode_all(&body, &payload);
-        // What still decodes means the same after another trip.
+        // Messages that still decode mean the same after another trip.
         let (bent_body, bent_payload) = (common::leak(body.clone()), common::leak(payload.clone()));
         if let Ok(request) = OperationRequest::decode(bent_body, bent_payload) {
             let (body, payload) = common::encode_request(&request.header, &request.operations);

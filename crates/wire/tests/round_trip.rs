@@ -1,4 +1,4 @@
-//! What is encoded comes back the same, for every guard, action and result.
+//! Every guard, action and result decodes to what was encoded.
 
 mod common;
 

@@ -122,8 +122,9 @@ impl<'a> OperationRequest<'a> {
         Ok(header)
     }
 
-    /// What the first guard of a request is about, and nothing beyond it: to have the record at hand when its time comes. `None`: about nothing, or the
-    /// request makes no sense so far.
+    /// The record of the first guard of a request, and nothing beyond it: to have the record at
+    /// hand when the request is carried out. `None`: there is none, or the request makes no sense
+    /// so far.
     #[must_use]
     pub fn first_guarded(body: &'a [u8]) -> Option<GuardedRecordId<'a>> {
         let mut decoder = FieldDecoder::new(body);
@@ -181,7 +182,7 @@ pub(crate) fn operation<'a>(
     Ok(operation)
 }
 
-/// What comes before the guards: how many there are, and how many actions.
+/// The head of an operation, before the guards: how many guards there are, and how many actions.
 fn operation_head(
     decoder: &mut FieldDecoder<'_>,
     operation: &mut Operation<'_>,

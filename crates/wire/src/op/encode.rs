@@ -246,7 +246,7 @@ impl<'a> RequestEncoder<'a> {
         }
     }
 
-    /// The actions that are about leases and holds.
+    /// The actions that are about delegations and open references.
     fn promise(&mut self, action: &Action<'a>) {
         match action {
             Action::RaiseLease { epoch } => {

@@ -9,7 +9,7 @@ use super::{BlockRef, List, ListingEntries, OperationFailure, ReplyHeader};
 use crate::codec::{FieldDecoder, WireError};
 use crate::limits::{OPERATIONS_MAX, PAYLOAD_LEN_MAX};
 
-/// What [`ReplyReader::outcome`] found.
+/// Result of [`ReplyReader::outcome`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutcomeHead<'a> {
     /// Took effect; read this many results with [`ReplyReader::result`].
@@ -18,7 +18,7 @@ pub enum OutcomeHead<'a> {
     Failed(OperationFailure<'a>),
 }
 
-/// What [`ReplyReader::result`] found.
+/// Result of [`ReplyReader::result`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResultHead<'a> {
     /// See [`super::ActionResult::Value`]; read this many pieces with [`ReplyReader::piece`].

@@ -24,7 +24,7 @@ pub struct PeerMessages<'a> {
 }
 
 impl<'a> PeerMessages<'a> {
-    /// Those of a frame.
+    /// Messages of a frame.
     #[must_use]
     pub const fn new(body: &'a [u8], payload: &'a [u8]) -> Self {
         Self { body: FieldDecoder::new(body), payload: FieldDecoder::new(payload), is_over: false }

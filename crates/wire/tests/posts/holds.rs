@@ -1,31 +1,32 @@
-//! A hold that ends while the change that takes it is under way: every order of the steps of client and node, and of whoever uses the box next.
+//! An open reference that ends while the change that takes it is under way: every order of the
+//! steps of client and node, and of the client that uses the slot next.
 
 use std::collections::HashSet;
 
-/// Tokens of two holds, by two posts that are left in one box.
+/// Tokens of two open references, by two entries that are left in one slot.
 const TOKENS: [u8; 2] = [1, 2];
 
-/// Rules that are kept, or not.
+/// Rules that are followed, or not.
 #[derive(Clone, Copy, Debug)]
 struct Rules {
     /// Both sides change the word from the token to 0 in one step.
     client_swaps: bool,
     node_swaps: bool,
-    /// What the client ends is its own hold, whoever has the box.
+    /// The client ends its own open reference alone, whichever client has the slot.
     client_compares: bool,
-    /// A client that came too late asks for the end, behind what was posted.
+    /// A client that came too late asks for the end, behind what was submitted.
     client_asks: bool,
 }
 
 const ALL: Rules =
     Rules { client_swaps: true, node_swaps: true, client_compares: true, client_asks: true };
 
-/// Where somebody is with one of the posts.
+/// Where a client is with one of the entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 enum At {
     #[default]
     Begin,
-    /// Posted, or found.
+    /// Submitted, or found.
     There,
     /// Has read the word: the token was there.
     Found,
@@ -36,9 +37,9 @@ enum At {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct World {
-    /// The word of the box.
+    /// The token's word in the slot.
     word: u8,
-    /// Which post is in the box.
+    /// Which entry is in the slot.
     full: Option<usize>,
     clients: [At; 2],
     node: At,
@@ -46,7 +47,7 @@ struct World {
 }
 
 impl World {
-    /// What can happen next.
+    /// The steps that can come next.
     fn next(&self, rules: Rules) -> Vec<Self> {
         let clients = (0..2).filter_map(|post| self.client(post, rules));
         clients.chain(self.node(rules)).collect()
@@ -70,7 +71,7 @@ impl World {
                 next.word = 0;
                 At::Done
             }
-            // Its request is served once what was posted is carried out.
+            // Its request is served once what was submitted is carried out.
             At::Late if rules.client_asks && self.full != Some(post) => {
                 next.held[post] = false;
                 At::Done
@@ -104,11 +105,12 @@ impl World {
     }
 }
 
-/// A world in which nothing happens any more, and somebody holds what nobody has open, or has lost what is open.
+/// A world in which nothing happens any more, and an open reference is left that nobody has open,
+/// or one was lost that is open.
 fn found(rules: Rules) -> Option<World> {
     let (mut left, mut seen) = (vec![World::default()], HashSet::new());
     while let Some(world) = left.pop() {
-        // Each client ends its own hold alone, when it closes what it has made.
+        // Each client ends its own open reference alone, when it closes what it has made.
         let robbed = (0..2).any(|post| {
             world.clients[post] == At::There && world.word != TOKENS[post] && !world.held[post]
         });

@@ -10,7 +10,7 @@ mod told;
 use model::{Deed, History, Model};
 use rules::{ALL, Rules};
 
-/// What clients do beside each other.
+/// Deeds of clients beside each other.
 fn scenes() -> Vec<Vec<Vec<Deed>>> {
     use Deed::{
         Borrow, Create, Forbid, Lease, Look, LookAtOther, Make, Recall, Remove, Rename, Seal,

@@ -8,10 +8,11 @@ use samite_wire::submission::{LockWord, LockWordState};
 use crate::rules::Rules;
 use crate::told::{Told, explain};
 
-/// What clients do. `K` and `X` are records, of one directory; at first only `K` is there, and shown on the board.
+/// Deeds of clients. `K` and `X` are records, of one directory; at first only `K` is there, and
+/// published in the look-up table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Deed {
-    /// Removes `K`: posts that if it can.
+    /// Removes `K`: by an early completion if it can.
     Remove,
     /// Is `K` there?
     Look,
@@ -19,11 +20,11 @@ pub enum Deed {
     LookAtOther,
     /// Makes `K`, if it is not there: asks for that.
     Make,
-    /// The same: posts that if it can.
+    /// The same: by an early completion if it can.
     Create,
     /// The same, and gets a lease if it has made `K`.
     Borrow,
-    /// Seals the directory, if `K` is not there: nothing is made in it any more.
+    /// Makes the directory's tombstone, if `K` is not there: nothing is made in it any more.
     Seal,
     /// Gives `K` the name `X`.
     Rename,
@@ -31,7 +32,8 @@ pub enum Deed {
     Lease,
     /// Says again what it was told under the lease, and gives it back.
     Recall,
-    /// Changes what clients stand on, whose changes are refused from then on; a seal goes with it.
+    /// Raises the name-space generation: changes of clients under an older one are refused from
+    /// then on; a tombstone goes with it.
     Forbid,
 }
 
@@ -56,20 +58,21 @@ enum Node {
     Pending(usize),
     /// Has taken the bit.
     Taken(usize),
-    /// Has carried out what was posted, which it has yet to say.
+    /// Has carried out what was submitted, which it has yet to say.
     CarriedOut(usize, Next),
     Close(usize),
     RevokeAll(usize),
     /// Looks whether a lease stands against it.
     Turn(usize),
     Bar(usize),
-    /// Has barred a claim under which this was posted, without carrying it out before.
+    /// Has locked a record lock word for exclusive change, under which this was submitted, without
+    /// carrying it out before.
     BarredOver(usize, u64),
     Apply(usize),
     Raised(usize),
 }
 
-/// What comes after something was carried out.
+/// The step after something was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Next {
     Serve,
@@ -77,7 +80,7 @@ enum Next {
     Seal,
 }
 
-/// Who may post.
+/// Clients that may submit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Open {
     No,
@@ -132,7 +135,7 @@ impl Model {
         one.leased = match deed {
             Some(Deed::Lease) => Some(told),
             Some(Deed::Borrow) if told => Some(true),
-            // What it changes itself under its lease it knows.
+            // It knows what it changes itself under its delegation.
             Some(Deed::Create | Deed::Make) if told => one.leased.map(|_| true),
             Some(Deed::Remove | Deed::Rename) if told => one.leased.map(|_| false),
             Some(Deed::Recall) => None,
@@ -160,7 +163,8 @@ impl Model {
                 next.history.push((client, None));
                 let is_known = world.queue.iter().all(|one| *one != client);
                 assert!(is_known, "it does one thing after the other");
-                // Nobody takes a lease away, and what the client knew under it cannot have changed. Who never had one has nothing to say.
+                // Nobody takes a delegation away, and what the client knew under it cannot have
+                // changed. A client that never had one has nothing to say.
                 let was = world.clients[client].leased.unwrap_or(world.record);
                 next.lease_of = next.lease_of.filter(|one| *one != client);
                 self.answer(&mut next, client, was);
@@ -194,7 +198,7 @@ impl Model {
         Some(next)
     }
 
-    /// Whether the outcome is certain of what a client posts.
+    /// Whether the outcome is certain of what a client submits.
     fn is_certain(&self, world: &World, client: usize) -> bool {
         match self.deed(world, client) {
             Some(Deed::Create | Deed::Borrow) => {
@@ -204,7 +208,7 @@ impl Model {
         }
     }
 
-    /// Whether it finds that it may post.
+    /// Whether it finds that it may submit.
     fn may_post(&self, world: &World, client: usize) -> bool {
         match world.open {
             Open::No => false,
@@ -215,7 +219,7 @@ impl Model {
         }
     }
 
-    /// One step of what is posted.
+    /// One step of a submission.
     fn post(&self, world: &World, next: &mut World, (client, at): (usize, At)) {
         let claim = LockWord::new(ClientId(client as u64 + 1), client);
         let posted = claim.in_state(LockWordState::Posted).word();
@@ -227,7 +231,7 @@ impl Model {
                     next.claim = claim.word();
                     go(next, At::Claimed);
                 } else if world.claim == 0 && self.is_certain(world, client) {
-                    // The wrong order: it claims what it has seen before.
+                    // The wrong order: it claims the lock word after it has looked at the table.
                     go(next, At::BoardNext);
                 } else {
                     Self::ask(next, client);
@@ -347,7 +351,7 @@ impl Model {
         Some(next)
     }
 
-    /// The step where the node goes on to bar a claim that has changed hands at each of its tries.
+    /// The step where the node goes on to lock a word that has changed hands at each of its tries.
     fn cannot_bar(&self, world: &World) -> Option<World> {
         let Node::Bar(client) = world.node else { return None };
         let mut next = world.clone();
@@ -360,7 +364,7 @@ impl Model {
         Some(next)
     }
 
-    /// Carries out what was posted under a claim that is barred already.
+    /// Carries out what was submitted under a lock word that is locked already.
     fn catch_up(&self, next: &mut World, client: usize, posted: u64) {
         if let Some(claim) = LockWord::read(posted).filter(|one| one.state == LockWordState::Posted)
         {
@@ -390,7 +394,7 @@ impl Model {
         changes && world.lease_of.is_some_and(|one| one != client)
     }
 
-    /// Lets those post whom leases allow it.
+    /// Lets those clients submit whose delegations allow it.
     fn reopen(&self, next: &mut World) {
         next.open = match next.lease_of {
             Some(client) if self.rules.node_opens_to_who_has_leases => Open::Only(client),
@@ -398,7 +402,7 @@ impl Model {
         };
     }
 
-    /// Carries out what was posted, by a client that may have gone on.
+    /// Carries out what was submitted, by a client that may have gone on.
     fn carry_out(&self, next: &mut World, claim: LockWord) {
         let poster = claim.number;
         let done = next.clients[poster].done;
@@ -418,7 +422,7 @@ impl Model {
         (next.record, next.on_board) = (creates, creates);
     }
 
-    /// Takes the claim from a client that has not posted, and carries out what is posted.
+    /// Takes the lock word from a client that has not submitted, and carries out what is submitted.
     fn revoke(&self, next: &mut World, client: usize) {
         next.node = Node::Turn(client);
         match LockWord::read(next.claim).filter(|_| self.rules.node_revokes_on_close) {
@@ -431,7 +435,8 @@ impl Model {
         }
     }
 
-    /// Bars the claim, or carries out what was posted under it and bars it with that.
+    /// Locks the word for exclusive change, or carries out what was submitted under it and locks it
+    /// with that.
     fn bar(&self, next: &mut World, client: usize) {
         next.node = Node::Apply(client);
         match LockWord::read(next.claim) {

@@ -1,6 +1,6 @@
 //! The rules of the protocol.
 
-/// Rules that are kept, or not.
+/// Rules that are followed, or not.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     pub reader_looks_at_claim: bool,

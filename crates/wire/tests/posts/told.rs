@@ -2,7 +2,7 @@
 
 use crate::model::Deed;
 
-/// What there is, one deed after the other.
+/// The state of the records, one deed after the other.
 #[derive(Clone, Copy, Default)]
 pub struct Told {
     pub record: bool,
