@@ -40,7 +40,7 @@ use submission_queues::{LockConflict, SubmissionQueues};
 /// Bytes charged for a block.
 pub(crate) const BLOCK_CHARGE: u64 = BLOCK_LEN as u64;
 
-/// What the changes in all boxes of a table of posts take at most, about.
+/// Bytes that the changes in all slots of a shard's submission queues take at most, about.
 const POSTS_CHARGE: u64 = (BOXES * 2 * BOX_LEN) as u64;
 
 /// Least capacity of an arena, in bytes.
@@ -52,8 +52,8 @@ pub const CAPACITY_MIN: u64 = 1 << 20;
 pub struct ExclusiveLock(LockConflict);
 
 impl ExclusiveLock {
-    /// Whether the whole table was closed for it, which is to be [opened](Arena::open_submissions) when
-    /// the record is changed: the claim changed hands too often to be barred.
+    /// Whether the whole table was closed for it, which is to be [opened](Arena::open_submissions)
+    /// when the record is changed: the record lock word changed hands too often to be locked.
     #[must_use]
     pub fn has_closed(&self) -> bool {
         self.0 == LockConflict::Table
@@ -129,7 +129,8 @@ impl Arena {
         &self.layout
     }
 
-    /// Shows clients of this host a record with `value`, the first bytes of its value. They see it until it is hidden.
+    /// Publishes a record with `value`, the first bytes of its value, to clients of this host. They
+    /// see it until it is retracted.
     pub(crate) fn publish(
         &self,
         id: &RecordId<'_>,
@@ -140,7 +141,7 @@ impl Arena {
         self.board.publish(id, version, total_len, value);
     }
 
-    /// A record will be hidden or shown, a few look-ups later.
+    /// Prefetch: a record will be retracted or published, a few look-ups later.
     pub fn expect(&self, id: &RecordId<'_>) {
         self.board.expect(self.layout.lookup_part(id.partition), id.hash());
     }
@@ -150,61 +151,66 @@ impl Arena {
         self.board.expect_slot(self.layout.lookup_part(id.partition), id.hash());
     }
 
-    /// A record has come into being.
+    /// Inserts a record that has come into being in the index.
     pub(crate) fn insert_name(&self, id: &RecordId<'_>) {
         self.board.insert_name(id);
     }
 
-    /// A record is there no more: nothing is shown or said of it.
+    /// Removes a record that exists no more: it is neither published nor in the index.
     pub(crate) fn remove_name(&self, id: &RecordId<'_>) {
         self.board.remove_name(id);
     }
 
-    /// Hides a record that is about to change.
+    /// Retracts a record that is about to change.
     pub(crate) fn retract(&self, id: &RecordId<'_>) {
         self.board.retract(id);
     }
 
-    /// Hides all records: some of them are not this node's to speak for any more.
+    /// Retracts all records: some of them are not this node's to speak for any more.
     pub fn retract_all(&self) {
         self.board.wipe();
     }
 
-    /// Clients of this host that serve by the cluster map of `epoch`, or `only` one of them, may [post](samite_wire::submission) to a shard from now on. Until now
-    /// nobody might, or the same.
+    /// Clients of this host that serve by the cluster map of `epoch`, or `only` one of them (the
+    /// sole delegation holder), may [submit](samite_wire::submission) to a shard from now on. Until
+    /// now nobody might, or the same.
     pub fn open_submissions(&self, shard: ShardId, epoch: Epoch, only: Option<ClientId>) {
         self.posts.open(u32::from(shard.get()), epoch, only);
     }
 
-    /// No client may post to a shard from now on. What was posted before waits for [`Arena::take_submissions`].
+    /// No client may submit to a shard from now on. Entries that were submitted before wait for
+    /// [`Arena::take_submissions`].
     pub fn close_submissions(&self, shard: ShardId) {
         self.posts.close(u32::from(shard.get()));
     }
 
-    /// Whether anything may have been posted to a shard.
+    /// Whether anything may have been submitted to a shard.
     #[must_use]
     pub fn has_submissions(&self, shard: ShardId) -> bool {
         self.posts.is_pending(u32::from(shard.get()))
     }
 
-    /// Whether more was posted to a shard than can wait for those who share its core.
+    /// Whether more was submitted to a shard than can wait for the waiters on its core.
     #[must_use]
     pub fn is_behind(&self, shard: ShardId) -> bool {
         self.posts.is_behind(u32::from(shard.get()))
     }
 
-    /// Gives `visit` all that was posted to a shard before this call, each twice: before the one before it is carried out, and when it is to be carried out
-    /// itself, and then [`Arena::submission_done`].
+    /// Gives `visit` all entries that were submitted to a shard before this call, each twice:
+    /// before the one before it is carried out, and when it is to be carried out itself, and then
+    /// [`Arena::submission_done`].
     pub fn take_submissions(&self, shard: ShardId, visit: impl FnMut(LockTurn, &SubmissionEntry)) {
         self.posts.take_pending(u32::from(shard.get()), &self.board, visit);
     }
 
-    /// Wakes clients that wait until there is room for what they post to a shard, if there is. Returns which of them wait on this thread's core.
+    /// Wakes clients that wait until there is room for what they submit to a shard, if there is.
+    /// Returns which of them wait on this thread's core.
     pub fn wake_posters(&self, shard: ShardId) -> CoreWaiters {
         self.posts.wake_core_waiters(u32::from(shard.get()))
     }
 
-    /// It is next, and takes a hold under `token`: whether that is still wanted. One that has ended already is not taken.
+    /// This entry is next, and takes an open reference under `token`: whether that is still wanted.
+    /// An open reference that has ended already is not taken.
     #[must_use]
     pub fn keeps_reference(&self, shard: ShardId, post: &SubmissionEntry, token: u64) -> bool {
         self.posts.keeps_reference(u32::from(shard.get()), post, token)
@@ -215,8 +221,10 @@ impl Arena {
         self.posts.done(u32::from(shard.get()), post);
     }
 
-    /// A record of a shard is about to be changed: bars claims on it, so that nobody posts about it until [`Arena::unlock_exclusive`]. `visit` is given
-    /// what was posted before: it is to be carried out first, as of [`Arena::take_submissions`]. Returns what to admit.
+    /// A record of a shard is about to be changed: locks its record lock word for exclusive change,
+    /// so that no client submits changes of it until [`Arena::unlock_exclusive`]. `visit` is given
+    /// the entry that was submitted before: it is to be carried out first, as those of
+    /// [`Arena::take_submissions`]. Returns what to unlock.
     pub fn lock_exclusive(
         &self,
         shard: ShardId,
@@ -226,44 +234,47 @@ impl Arena {
         ExclusiveLock(self.posts.lock_exclusive(u32::from(shard.get()), id.hash(), visit))
     }
 
-    /// A record has been changed: clients may post about it again.
+    /// A record has been changed: clients may submit changes of it again.
     pub fn unlock_exclusive(&self, shard: ShardId, bar: ExclusiveLock) {
         if let LockConflict::Claim(claim) = bar.0 {
             self.posts.unlock_exclusive(u32::from(shard.get()), claim);
         }
     }
 
-    /// Frees what a client that is gone was about to post to a shard, where nothing is pending.
+    /// Frees what a client that is gone was about to submit to a shard, where nothing is pending.
     pub fn drop_poster(&self, shard: ShardId, client: ClientId) {
         self.posts.drop_client(u32::from(shard.get()), client);
     }
 
-    /// Clients may be shown records until `until` on the monotonic clock of this host, which is when others may take over the node's records; `None`:
-    /// for as long as the node lives. With a time that is over already, they are shown nothing.
+    /// Records are published to clients until `until` on the monotonic clock of this host, which is
+    /// when others may take over the node's records; `None`: for as long as the node lives. With a
+    /// time that is over already, clients see none.
     pub fn set_shown_until(&self, until: Option<Duration>) {
         let nanos = until.map(|until| u64::try_from(until.as_nanos()).unwrap_or(VALID_ALWAYS));
         self.board.set_valid_until(nanos.unwrap_or(VALID_ALWAYS));
     }
 
-    /// From now on shows records only to clients that stand on `epoch` or a newer one.
+    /// From now on records are published only to clients with name-space generation `epoch` or a
+    /// newer one.
     pub(crate) fn require_lease(&self, epoch: Epoch) {
         self.board.require_lease(epoch);
     }
 
-    /// The word that tells clients of this host whether the node lives: see [`samite_wire::lookup`]. They are shown nothing while it is zero.
+    /// The word that tells clients of this host whether the node lives: see
+    /// [`samite_wire::lookup`]. They see no records while it is zero.
     #[must_use]
     pub fn alive(&self) -> &AtomicU32 {
         self.mapping.word(self.layout.lookup_offset() as usize + ALIVE_OFFSET)
     }
 
-    /// A while has passed: what was found right before is looked at again when it is lent
-    /// ([`RecordStore::read_lent`](crate::RecordStore::read_lent)).
+    /// Begins a new round: values that were verified in an earlier one are verified again by the
+    /// next [`RecordStore::read_lent`](crate::RecordStore::read_lent).
     pub fn next_round(&self) {
         let next = self.round().checked_add(1).unwrap_or(1);
         self.round.store(next, Ordering::Relaxed);
     }
 
-    /// Counts the whiles; never 0.
+    /// Number of the round; never 0.
     pub(crate) fn round(&self) -> u16 {
         self.round.load(Ordering::Relaxed)
     }
@@ -288,7 +299,7 @@ impl Arena {
         granted
     }
 
-    /// What it can hold, and what is charged to it.
+    /// The target's capacity, and what is charged to it.
     #[must_use]
     pub const fn quota(&self) -> &TargetQuota {
         &self.quota
@@ -300,7 +311,7 @@ impl Arena {
         self.populator.populated().min(self.quota.capacity())
     }
 
-    /// Whether there is room for as much as clients can post.
+    /// Whether there is room for as much as clients can submit.
     #[must_use]
     pub fn has_submission_room(&self) -> bool {
         self.quota.free() >= self.layout.shards() as u64 * POSTS_CHARGE

@@ -1,4 +1,4 @@
-//! What every backend must do: the suite that each one passes.
+//! Conformance: the suite that each backend passes.
 //!
 //! The suite panics at the first thing that is not so, naming it. It makes a fresh target for each part of itself.
 
@@ -316,14 +316,14 @@ fn a_full_target_refuses_and_recovers(backend: &mut dyn Backend) {
         let usage = backend.usage();
         assert!(usage.used <= usage.capacity);
         assert_eq!(store.record_count(), u64::from(count), "a refused record left a trace");
-        // What needs no space still works.
+        // Changes that need no space still work.
         let last = long_key(count - 1);
         store
             .write(&last, 10, WriteSource::Bytes(b"in place"), Version(2))
             .expect("write in place");
         store.truncate(&last, 5, Version(3)).expect("truncate");
         assert_eq!(read(&*store, &last, 0, 100).expect("record").len(), 5);
-        // What was deleted makes room, as often as wanted.
+        // Deleted records make room, as often as wanted.
         for round in 0..3 {
             for index in 0..count / 2 {
                 assert!(store.delete(&long_key(index)).expect("delete"));

@@ -1,15 +1,17 @@
-//! The memory backend: a table of records per partition (`table.rs`), values on the heap (small) or in the arena.
+//! The memory backend: a table of records per partition (`table.rs`), values on the heap (small) or
+//! in the arena.
 //!
-//! Nothing outlives the process. Values up to 128 bytes lie in their record, up to 1 KiB on the heap; longer ones in slots and blocks of the
-//! [arena](crate::arena), 64 KiB at a time, so that a client that maps it can copy straight from where the record lives, and a block that
-//! a client has filled becomes part of a record without a copy. Both are charged to the target's one limit, as are keys and
-//! what a record costs beside them.
+//! Nothing outlives the process. Values up to 128 bytes lie in their record, up to 1 KiB on the
+//! heap; longer ones in slots and blocks of the [arena](crate::arena), 64 KiB at a time, so that a
+//! client that maps it can copy straight from where the record lives, and a block that a client has
+//! filled becomes part of a record without a copy. Both are charged to the target's one limit, as
+//! are keys and the charge of each record beside them.
 //!
-//! Values have checksums (`sums.rs`), which reads, changes and [`RecordStore::scrub`] compare: what memory has changed by itself is an error, and never
-//! handed out as what was written.
+//! Values have checksums (`sums.rs`), which reads, changes and [`RecordStore::scrub`] compare: a
+//! value that memory has changed by itself is an error, and never handed out as what was written.
 //!
-//! A change goes where the bytes are unless somebody holds them (a reply on its way); then it goes to a new place, and the holder
-//! keeps what was read.
+//! A change goes where the bytes are unless a reader holds them (a reply on its way); then it goes
+//! to a new place, and the reader keeps what was read.
 
 mod key;
 mod leaves;
@@ -92,7 +94,7 @@ const fn is_shown(len: u32) -> bool {
 }
 
 impl PooledRecord {
-    /// Takes it off the board, if it may be there, before it changes or goes.
+    /// Retracts it from the shared look-up table, if it may be there, before it changes or goes.
     fn hide(&self, arena: &Arena, id: &RecordId<'_>) {
         if is_shown(self.value.len()) {
             arena.retract(id);
@@ -118,7 +120,7 @@ const fn record_charge(key: &[u8]) -> u64 {
     RECORD_CHARGE + key.len() as u64
 }
 
-/// Most keys of damaged records that are kept until somebody asks for them.
+/// Most keys of damaged records that are remembered until somebody asks for them.
 const DAMAGED_MAX: usize = 1024;
 
 impl MemoryStore {

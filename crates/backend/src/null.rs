@@ -17,7 +17,7 @@ use crate::record::{
     TargetUsage, ValuePiece, WriteSource,
 };
 
-/// What a record costs beside its key, in bytes.
+/// Charge of a record beside its key, in bytes.
 const RECORD_CHARGE: u64 = 96;
 
 /// A target that keeps no values. A clone is another shard's handle to it.
@@ -68,7 +68,7 @@ const fn charge_of(key: &[u8]) -> u64 {
 }
 
 impl NullStore {
-    /// What `changes` take.
+    /// Space that `changes` take.
     fn demand(&self, changes: &[PlannedChange<'_>]) -> u64 {
         let mut bytes = 0;
         for (index, change) in changes.iter().enumerate() {

@@ -1,10 +1,12 @@
-//! What a target can hold, and what a partition has of it.
+//! Capacity of a target, and the share of a partition in it.
 //!
-//! Everything that a target keeps is charged to its [`TargetQuota`] before it is stored, so that "no space" is known at once and honest. A part of it is
-//! a reserve, which only changes that make room may take: a full target can be emptied.
+//! Everything that a target stores is charged to its [`TargetQuota`] before it is stored, so that
+//! "no space" is known at once and honest. A part of it is a reserve, which only changes that make
+//! room may take: a full target can be emptied.
 //!
-//! A partition charges through an [`QuotaAccount`]. Beside what it uses, an account may have space that is *kept* for changes that another member of
-//! the mirror group decides on: when they come, they find it.
+//! A partition charges through a [`QuotaAccount`]. Beside the space that it uses, an account may
+//! have a *reserved budget* for changes that another member of the mirror group decides on: when
+//! they come, they find it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +19,7 @@ const IDLE_PART: u64 = 2048;
 /// A busy one keeps that, and one part in so many of what is free.
 const BUSY_PART: u64 = 128;
 
-/// What a busy partition's account is asked to keep is more than this, in bytes.
+/// A busy partition's account has a larger reserved budget than this, in bytes.
 pub const KEPT_IDLE: u64 = 256 << 10;
 
 /// How much of a target changes may take.
@@ -32,7 +34,7 @@ pub enum QuotaLimit {
     Beyond,
 }
 
-/// What one target can hold, for all threads.
+/// Capacity of one target, for all threads.
 #[derive(Debug)]
 pub struct TargetQuota {
     capacity: u64,
@@ -40,7 +42,7 @@ pub struct TargetQuota {
 }
 
 impl TargetQuota {
-    /// That of a target which holds `capacity` bytes.
+    /// The quota of a target which holds `capacity` bytes.
     #[must_use]
     pub const fn new(capacity: u64) -> Self {
         Self { capacity, used: AtomicU64::new(0) }
@@ -113,14 +115,14 @@ impl TargetQuota {
     }
 }
 
-/// What one partition has charged to a [`TargetQuota`] and not used.
+/// Space that one partition has charged to a [`TargetQuota`] and not used.
 #[derive(Debug, Default)]
 pub struct QuotaAccount {
     /// Set aside for the changes that are about to come.
     credit: u64,
-    /// Kept for changes that another member decides on.
+    /// Reserved budget, for changes that another member decides on.
     kept: u64,
-    /// What is left of the credit is kept.
+    /// The rest of the credit goes back to the reserved budget.
     draws: bool,
     limit: QuotaLimit,
 }
@@ -137,7 +139,8 @@ impl QuotaAccount {
         self.limit
     }
 
-    /// The next changes may use up to `bytes` of what is kept, until [`QuotaAccount::settle`].
+    /// The next changes may use up to `bytes` of the reserved budget, until
+    /// [`QuotaAccount::settle`].
     pub fn draw(&mut self, bytes: u64) {
         let drawn = self.kept.min(bytes);
         self.kept -= drawn;
@@ -189,7 +192,8 @@ impl QuotaAccount {
         quota.charge(bytes, self.bound())
     }
 
-    /// The changes are done: gives back what was set aside for them and not used, or keeps it, if they drew on what was kept.
+    /// The changes are done: gives back what was set aside for them and not used, or returns it to
+    /// the reserved budget, if they drew on that.
     pub fn settle(&mut self, quota: &TargetQuota) {
         let credit = std::mem::take(&mut self.credit);
         if std::mem::take(&mut self.draws) {
@@ -200,7 +204,8 @@ impl QuotaAccount {
         self.limit = QuotaLimit::Open;
     }
 
-    /// Keeps at least `least` bytes, if they are there, and `wanted` if the target can spare them. Returns how many are kept.
+    /// Reserves at least `least` bytes, if they are there, and `wanted` if the target can spare
+    /// them. Returns how many are reserved.
     pub fn keep(&mut self, quota: &TargetQuota, least: u64, wanted: u64) -> u64 {
         let mut share = quota.capacity() / IDLE_PART;
         if wanted > KEPT_IDLE {

@@ -1,4 +1,4 @@
-//! What every backend offers: records, read and changed by key.
+//! Traits of every backend: records, read and changed by key.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ impl WriteSource<'_> {
     }
 }
 
-/// What a record is, without its value.
+/// Metadata of a record, without its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordMeta {
     /// Version.
@@ -140,7 +140,7 @@ pub struct RecordMeta {
     pub len: u32,
 }
 
-/// What a change did.
+/// Result of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordChange {
     /// Length of the value in bytes, now.
@@ -265,7 +265,8 @@ pub trait RecordStore: Send {
         self.read(key, offset, len, &mut |piece| see(piece.seen()))
     }
 
-    /// As [`read`](Self::read), for somebody who copies large values from the arena himself: what was found right a moment ago need not be looked at again.
+    /// As [`read`](Self::read), for a client that copies large values from the arena itself: values
+    /// that were verified in this round need not be verified again.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -317,14 +318,16 @@ pub trait RecordStore: Send {
     /// stored.
     fn charge_max(&self, changes: &[PlannedChange<'_>]) -> u64;
 
-    /// Keeps space for changes that another member of the mirror group decides on: at least `least` bytes of it, if they are there, and `wanted`, if the
-    /// target can spare them. Returns how many are kept.
+    /// Reserves a budget for changes that another member of the mirror group decides on: at least
+    /// `least` bytes of it, if they are there, and `wanted`, if the target can spare them. Returns
+    /// how many are reserved.
     fn keep(&mut self, least: u64, wanted: u64) -> u64;
 
     /// Whether the target has half of the reserve left that only changes which make room may take, [`QuotaLimit::Whole`].
     fn has_reserve(&self) -> bool;
 
-    /// The next changes may use up to `bytes` of what is [kept](Self::keep), until [`settle`](Self::settle); what they do not use stays kept.
+    /// The next changes may use up to `bytes` of the [reserved budget](Self::keep), until
+    /// [`settle`](Self::settle); the rest of it stays reserved.
     fn draw(&mut self, bytes: u64);
 
     /// Sets the whole value; creates the record.

@@ -32,7 +32,7 @@ fn reference(store: &dyn RecordStore, key: &[u8]) -> BlockRef {
     }
 }
 
-/// What a client on the host sees: through the memory file, not through our mapping.
+/// The memory that a client on the host sees: through the memory file, not through our mapping.
 struct Peer<'a> {
     arena: &'a Arena,
     layout: ArenaLayout,

@@ -17,7 +17,7 @@ fn store() -> (Box<dyn RecordStore>, Arc<Arena>) {
     (backend.open(DatasetId(1), PartitionId(0)).unwrap(), arena)
 }
 
-/// What a reader gets: `None` when it is told of damage.
+/// The value that a reader gets: `None` when it is told of damage.
 fn read(store: &dyn RecordStore, offset: u32, len: u32, lent: bool) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut out = |piece: ValuePiece| piece.append_to(&mut bytes);
@@ -82,7 +82,7 @@ fn blocks_of_clients_are_known_once_they_were_scrubbed() {
     store.rot(KEY, 70_000 * 8);
     assert_eq!(read(&*store, 70_000, 10, false), None);
     assert!(read(&*store, 0, 65_536, false).is_some(), "the other block is as it was");
-    // Whoever copies for himself is told a while later.
+    // A reader that copies for itself is told a while later.
     assert!(read(&*store, 65_536, 65_536, true).is_some());
     arena.next_round();
     assert_eq!(read(&*store, 65_536, 65_536, true), None);
@@ -203,7 +203,7 @@ fn step(store: &mut dyn RecordStore, arena: &Arc<Arena>, model: &mut Model, op: 
             }
         }
         Op::Scrub => assert!(scrub(store) || model.is_rotten),
-        // What was never summed cannot be found: that is what scrubbing is for.
+        // Damage to a value that was never summed cannot be found: that is what scrubbing is for.
         Op::Rot(random) => {
             if scrub(store) {
                 model.is_rotten |= store.rot(KEY, random);

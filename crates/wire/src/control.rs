@@ -60,7 +60,8 @@ pub enum ControlRequest {
     /// ([`ControlReply::Revoked`]) comes when there are some. While a client asks, it may have
     /// delegations with longer terms. A second question ends the first.
     Revocations {
-        /// Everything up to the answer with this number was acted on: the leases that it named are given back. 0 at first.
+        /// Everything up to the answer with this number was acted on: the delegations that it named
+        /// are given back. 0 at first.
         done: u64,
     },
     /// Take, release or test a file lock. Reply: [`ControlReply::Lock`], for a waiting one when it has been taken.
@@ -81,10 +82,11 @@ pub enum ControlRequest {
         /// Mode that it is to have.
         mode: Option<u16>,
     },
-    /// Set, clear or show this node's faults (`samite_types::fault`). No fault harms the question or its answer.
+    /// Set, clear or show this node's faults (`samite_types::fault`). No fault is injected into the
+    /// question or its answer.
     /// Reply: [`ControlReply::Faults`].
     Faults(FaultRequest),
-    /// What does the node hold of a partition? Reply: [`ControlReply::Copy`].
+    /// Digest of the node's copy of a partition. Reply: [`ControlReply::Copy`].
     Copy {
         /// Dataset.
         dataset: DatasetId,
@@ -184,7 +186,7 @@ pub enum ControlReply {
         /// When [`ScrubStatus::done`] has come to this number, everything was looked at.
         number: u64,
     },
-    /// What the node holds of a partition; `None`: nothing, it was never touched here.
+    /// The node's copy of a partition; `None`: it has none, the partition was never touched here.
     Copy(Option<PartitionCopy>),
     /// The node may go on.
     Lease(NodeLease),
@@ -249,7 +251,7 @@ pub struct FaultStatus {
     pub writes: u64,
 }
 
-/// What one member holds of a partition. Members of a group that agree are equal in all of it.
+/// A member's copy of a partition. Members of a group that agree are equal in all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PartitionCopy {
     /// Version of the partition.
@@ -260,7 +262,7 @@ pub struct PartitionCopy {
     pub digest: u64,
 }
 
-/// A record on which a lease is called back.
+/// A record on which a delegation is recalled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevokedRecord {
     /// Dataset.
@@ -357,7 +359,7 @@ pub struct PartitionTable {
     pub groups: Vec<MirrorGroup>,
 }
 
-/// What the coordinator says of a node.
+/// State of a node, as the coordinator sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NodeState {
     /// Whether it can be reached.

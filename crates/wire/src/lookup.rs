@@ -47,7 +47,7 @@ pub const ALIVE_OFFSET: usize = 0;
 pub const ALIVE_MASK: u32 = 0x3fff_ffff;
 /// Offset of the table's generation, a `u32`.
 pub const GENERATION_OFFSET: usize = 128;
-/// Offset of the newest lease epoch asked for in any partition, a `u64`.
+/// Offset of the newest name-space generation that is required in any partition, a `u64`.
 pub const LEASE_OFFSET: usize = 256;
 /// Offset of the time until which the look-up table may be used, a `u64`: nanoseconds of the host's
 /// `CLOCK_MONOTONIC`, [`VALID_ALWAYS`] for no end. Readers read the clock after they have copied a
@@ -65,7 +65,7 @@ const SLOTS_PER_BUCKET: u32 = 4;
 pub const SLOT_LEN: usize = size_of::<LookupSlot>();
 /// Most bytes of a value that a slot shows.
 pub const HEAD_LEN: usize = 128;
-/// Longest key that is shown, in bytes.
+/// Longest key of a record that is published, in bytes.
 pub const KEY_LEN_MAX: usize = 96;
 /// Bytes of a node's memory for each byte of slots.
 const MEMORY_RATIO: u64 = 16;

@@ -219,7 +219,8 @@ pub enum Action<'a> {
         /// Most entries to return.
         limit: u32,
     },
-    /// Raise the partition's lease epoch for this dataset to at least `epoch`. Result: [`ActionResult::Number`], the value before.
+    /// Raise the partition's name-space generation for this dataset to at least `epoch`. Result:
+    /// [`ActionResult::Number`], the value before.
     RaiseLease {
         /// New least epoch.
         epoch: Epoch,
@@ -581,7 +582,7 @@ pub struct ReplyHeader {
     pub refused: Option<ErrorKind>,
     /// The node's cluster map epoch.
     pub map_epoch: Epoch,
-    /// The dataset's lease epoch at this node.
+    /// The dataset's name-space generation at this node.
     pub lease_epoch: Epoch,
 }
 

@@ -72,7 +72,8 @@ impl ArenaExtent {
         self.0.slot.is_none()
     }
 
-    /// Its bytes. Those of a granted block mean something once the client has said that it filled them.
+    /// Its bytes. The bytes of a granted block mean something once the client has said that it
+    /// filled them.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         let at = self.0.arena.mapping.at(self.0.offset, self.len());

@@ -1,7 +1,9 @@
-//! The node's side of the [board](samite_wire::lookup): shows records to clients of the host, takes them off, and says which there are.
+//! The node's side of the [shared look-up table](samite_wire::lookup): publishes records to clients
+//! of the host, retracts them, and says which there are.
 //!
-//! Nothing is read back from shared memory: of each part's index the node has a copy of its own, and knows the hash of the record in each
-//! slot. A part is that of one shard, so its lock is hardly ever waited for.
+//! Nothing is read back from shared memory: of each part's index the node has a copy of its own,
+//! and knows the hash of the record in each slot. A part is that of one shard, so its lock is
+//! hardly ever waited for.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -17,7 +19,7 @@ use zerocopy::IntoBytes;
 
 use super::mapping::ArenaMapping;
 
-/// A board, as its node writes it.
+/// A look-up table, as its node writes it.
 pub(super) struct LookupTable {
     mapping: Arc<ArenaMapping>,
     layout: ArenaLayout,
@@ -25,9 +27,10 @@ pub(super) struct LookupTable {
     generation: AtomicU32,
 }
 
-/// What one shard writes.
+/// The part that one shard writes.
 struct LookupPart {
-    /// Words of all buckets, as clients see them. Written by who holds the lock of the slots.
+    /// Words of all buckets, as clients see them. Written by the thread that holds the lock of the
+    /// slots.
     index: Box<[AtomicU64]>,
     /// Hash of the record in each slot; 0: none. Written as the index is.
     owners: Box<[AtomicU64]>,
@@ -118,8 +121,9 @@ impl LookupTable {
         &self.parts[part as usize].owners[slot as usize]
     }
 
-    /// A record of this hash will be taken off the board or shown on it: both touch memory that the processor has not seen for long, words of the
-    /// index and then [the slot](Self::expect_slot) that they tell of.
+    /// Prefetch: a record of this hash will be retracted or published. Both touch memory that the
+    /// processor has not seen for long, words of the index and then [the slot](Self::expect_slot)
+    /// that they tell of.
     pub(super) fn expect(&self, part: u32, hash: u64) {
         let place = self.place(part, hash);
         prefetch_to_write(place.bucket.as_ptr().cast(), size_of_val(place.bucket));
@@ -194,13 +198,13 @@ impl LookupTable {
         }
     }
 
-    /// Takes a record of this hash off the board. Whoever looks after this returned does not find it.
+    /// Retracts a record of this hash. A reader that looks after this returned does not find it.
     pub(super) fn retract(&self, id: &RecordId<'_>) {
         let hash = id.hash();
         let part = self.layout.lookup_part(id.partition);
         let place = self.place(part, hash);
         if place.shown(hash).next().is_none() {
-            // Only the record's own shard puts it on the board: it cannot come there meanwhile.
+            // Only the record's own shard publishes it: it cannot come there meanwhile.
             return;
         }
         let mut slots = self.slots(part);
@@ -279,26 +283,28 @@ impl LookupTable {
         shown.store(word.to_le(), Ordering::Release);
     }
 
-    /// Gives a slot of which no word will speak to whoever comes next. What it shows stays there: who has read the word before takes it for what was there then.
+    /// Frees a slot of which no word will speak, for the next record. Its bytes stay there: a
+    /// reader that has read the word before takes them for the record as it was then.
     fn free(&self, part: u32, slot: u32, slots: &mut LookupSlots) {
         self.owner(part, slot).store(0, Ordering::Relaxed);
         slots.free.push(slot);
     }
 
-    /// Wipes the board.
+    /// Wipes the table.
     pub(super) fn wipe(&self) {
         let generation = self.generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
         let offset = self.layout.lookup_offset() as usize + GENERATION_OFFSET;
         self.mapping.word(offset).store(generation, Ordering::SeqCst);
     }
 
-    /// From now on only clients that stand on `epoch` or a newer one may use the board.
+    /// From now on only clients with name-space generation `epoch` or a newer one may use the
+    /// table.
     pub(super) fn require_lease(&self, epoch: Epoch) {
         let offset = self.layout.lookup_offset() as usize + LEASE_OFFSET;
         self.mapping.long_word(offset).fetch_max(epoch.get(), Ordering::SeqCst);
     }
 
-    /// The board may be used until then, on the host's monotonic clock.
+    /// The table may be used until then, on the host's monotonic clock.
     pub(super) fn set_valid_until(&self, nanos: u64) {
         let offset = self.layout.lookup_offset() as usize + VALID_OFFSET;
         self.mapping.long_word(offset).store(nanos, Ordering::SeqCst);
@@ -317,7 +323,7 @@ impl LookupTable {
         // SAFETY: the slot lies within the mapping, as the layout says; no other thread of the node writes to it, for this one
         // has the lock of its part; readers throw away what they copied while the number was odd or changed.
         unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), dest.as_ptr(), rest.len()) };
-        // Whoever hears of what follows from this hears of this before.
+        // A reader that hears of what follows from this hears of this before.
         sequence.store(before.wrapping_add(2), Ordering::Release);
     }
 }
@@ -342,7 +348,7 @@ mod tests {
         RecordId { dataset: DatasetId(1), partition: PartitionId(number % 4), key }
     }
 
-    /// What a client finds, which knows what is shared alone.
+    /// The record that a client finds, which knows the shared memory alone.
     fn found(board: &LookupTable, id: &RecordId<'_>) -> Option<(Version, Vec<u8>)> {
         let (layout, mapping) = (&board.layout, &board.mapping);
         let (part, hash) = (layout.lookup_part(id.partition), id.hash());
@@ -393,8 +399,9 @@ mod tests {
         proptest::collection::vec(deed, 0..400)
     }
 
-    /// Carries out deeds beside a model. What the board shows is what was shown last and not hidden since, and who is told that there is no
-    /// record is told so rightly; says how many records the board has lost by itself, and how often it did not know that there is none.
+    /// Carries out deeds beside a model. The table shows what was published last and not retracted
+    /// since, and a client that is told that there is no record is told so rightly; says how many
+    /// records the table has lost by itself, and how often it did not know that there is none.
     fn lost(board: &LookupTable, numbers: u32, deeds: &[Deed]) -> (usize, usize) {
         let keys: Vec<[u8; 4]> = (0..numbers).map(u32::to_le_bytes).collect();
         let id = |number: &u32| id(*number, &keys[*number as usize]);
@@ -458,7 +465,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Many records for few slots: the board forgets some, and is never wrong.
+        /// Many records for few slots: the table forgets some, and is never wrong.
         #[test]
         fn what_is_found_is_what_was_shown_last(deeds in deeds(64), shards in 1_usize..4) {
             // 8 slots and 2 buckets for each shard.

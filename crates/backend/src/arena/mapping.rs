@@ -50,7 +50,7 @@ impl ArenaMapping {
         let base = unsafe { mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, &fd, 0)? };
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
         let mapping = Self { fd, base, len };
-        // A wish: where the machine has no huge pages for shared memory, small ones serve.
+        // A hint: where the machine has no huge pages for shared memory, small ones serve.
         let _ = mapping.advise(0, len, Advice::LinuxHugepage);
         Ok(mapping)
     }

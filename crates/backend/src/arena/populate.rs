@@ -1,7 +1,8 @@
 //! Puts the arena's pages in place: in the background, and at the latest before a block is granted.
 //!
-//! Who touches a page of shared memory first is charged for it. A client in a control group of its own (a batch job, a container) would be
-//! killed for memory that is the node's, and not be able to give it back. So it is granted only blocks whose pages are there.
+//! The process that touches a page of shared memory first is charged for it. A client in a control
+//! group of its own (a batch job, a container) would be killed for memory that is the node's, and
+//! not be able to give it back. So it is granted only blocks whose pages are there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,6 +1,8 @@
-//! The node's side of the [posts](samite_wire::submission): finds what clients have posted, and keeps them from posting.
+//! The node's side of [early completion](samite_wire::submission): finds the entries that clients
+//! have submitted, and locks records against more of them.
 //!
-//! Each table is worked on by the thread of one shard. What is read from it is checked, and copied before it is used.
+//! Each table is worked on by the thread of one shard. Values read from it are checked, and copied
+//! before they are used.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -19,26 +21,30 @@ use smallvec::SmallVec;
 use super::lookup_table::LookupTable;
 use super::mapping::ArenaMapping;
 
-/// How often the node tries to bar a claim that clients take and free meanwhile.
+/// How often the node tries to lock a record lock word that clients claim and free meanwhile.
 const BARS_TRIED: u32 = 64;
 
-/// Bytes of a box that are mostly used.
+/// Bytes of a slot that are mostly used.
 const EXPECTED_LEN: usize = 320;
 
-/// After so many posts the node looks whether somebody waits for one of their boxes: that look waits until all cores know that they are free.
+/// After so many entries the node looks whether a client waits for one of their slots: that look
+/// waits until all cores know that they are free.
 const POSTS_PER_LOOK: u32 = 8;
 
-/// So many posts in a lane can wait for those who share the node's core: about as many come meanwhile, and as many again can wait.
+/// So many entries of a queue can wait for the waiters on the node's core: about as many come
+/// meanwhile, and as many again can wait.
 const PENDING_MOST: u32 = LANE_BOXES as u32 / 4;
 
 /// The tables, as their node works on them.
 pub(super) struct SubmissionQueues {
     mapping: Arc<ArenaMapping>,
     layout: ArenaLayout,
-    /// The box of each lane, counted from its first, that comes after the one that was looked at last. Clients use them in turns, so that is the one that was posted
-    /// first, and the one that a client waits for is soon free.
+    /// The slot of each queue, counted from its first, that comes after the one that was looked at
+    /// last. Clients use them in turns, so that is the slot that was filled first, and the one that
+    /// a client waits for is soon free.
     next: Box<[AtomicU32]>,
-    /// For each shard, one bit for each lane of which anything was looked at since a client was last woken on the core of the shard's thread.
+    /// For each shard, one bit for each queue of which anything was looked at since a client was
+    /// last woken on the core of the shard's thread.
     looked_at: Box<[AtomicU32]>,
 }
 
@@ -47,9 +53,9 @@ pub(super) struct SubmissionQueues {
 pub enum CoreWaiters {
     /// None.
     Nobody,
-    /// All that have posted anything lately.
+    /// All that have submitted anything lately.
     All,
-    /// Some: others have posted, too.
+    /// Some: others have submitted, too.
     Some,
 }
 
@@ -59,45 +65,47 @@ const fn first_from(bits: u64, from: u32) -> Option<u32> {
     if bits == 0 { None } else { Some((from + ahead) % u64::BITS) }
 }
 
-/// The core that this thread runs on at the moment, as a [`QueueWaiter`] counts it.
+/// The core that this thread runs on now, as a [`QueueWaiter`] counts it.
 fn this_core() -> u16 {
     (rustix::thread::sched_getcpu() + 1) as u16
 }
 
-/// Something that was posted: a copy of its box.
+/// A submission-queue entry: a copy of its slot.
 #[derive(Clone, Debug)]
 pub struct SubmissionEntry {
     raw: [u8; BOX_LEN],
     hash: u64,
     number: usize,
-    /// Its claim stays barred when it was carried out: the node is about to change the record for somebody else.
+    /// Its record lock word stays locked when it was carried out: the node is about to change the
+    /// record for another client.
     stays_barred: bool,
 }
 
-/// What keeps clients from posting about a record.
+/// Why clients cannot submit changes of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LockConflict {
-    /// Its claim, which is to be [freed](SubmissionQueues::unlock_exclusive).
+    /// Its record lock word is locked, and is to be [freed](SubmissionQueues::unlock_exclusive).
     Claim(usize),
-    /// Its claim was barred before.
+    /// Its record lock word was locked before.
     Before,
     /// The whole table is closed, and is to be [opened](SubmissionQueues::open) again.
     Table,
 }
 
-/// Whose turn it is.
+/// Which entry's turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockTurn {
-    /// That of the post before this one, if there is one: what this one takes can be fetched meanwhile.
+    /// That of the entry before this one, if there is one: memory that this one takes can be
+    /// prefetched meanwhile.
     Before,
-    /// That of this post.
+    /// That of this entry.
     Now,
 }
 
 impl SubmissionEntry {
     const EMPTY: Self = Self { raw: [0; BOX_LEN], hash: 0, number: 0, stays_barred: false };
 
-    /// What is in the box; `None`: it makes no sense.
+    /// The content of the slot; `None`: it makes no sense.
     #[must_use]
     pub fn contents(&self) -> Option<SlotContents<'_>> {
         SlotContents::read(&self.raw)
@@ -115,21 +123,22 @@ impl SubmissionQueues {
         self.mapping.long_word(self.layout.submissions_offset(part) + offset)
     }
 
-    /// The pending bits of a lane.
+    /// The pending bits of a queue.
     fn bits(&self, part: u32, lane: usize) -> &AtomicU64 {
         self.word(part, pending_offset(lane))
     }
 
-    /// Clients that serve by this map may post from now on, or only one of them. Until now nobody might, or the same.
+    /// Clients that serve by this map may submit from now on, or only one of them. Until now nobody
+    /// might, or the same.
     pub(super) fn open(&self, part: u32, epoch: Epoch, only: Option<ClientId>) {
         self.word(part, WHOM_OFFSET).store(only.map_or(0, ClientId::get), Ordering::SeqCst);
         self.word(part, OPEN_OFFSET).store(epoch.get(), Ordering::SeqCst);
     }
 
-    /// No client may post from now on. What was posted before is pending.
+    /// No client may submit from now on. Entries that were submitted before are pending.
     pub(super) fn close(&self, part: u32) {
         self.word(part, OPEN_OFFSET).store(0, Ordering::SeqCst);
-        // Whoever takes a box after this sees that.
+        // A client that takes a slot after this sees that.
         fence(Ordering::SeqCst);
         self.revoke(part, |owner| owner != 0);
     }
@@ -139,16 +148,18 @@ impl SubmissionQueues {
         (0..LANES).any(|lane| self.bits(part, lane).load(Ordering::Acquire) != 0)
     }
 
-    /// Whether more is pending in some lane than its client can go on with while others have their turn.
+    /// Whether more is pending in some queue than its client can go on with while others have their
+    /// turn.
     pub(super) fn is_behind(&self, part: u32) -> bool {
         let pending = |lane: usize| self.bits(part, lane).load(Ordering::Relaxed).count_ones();
         (0..LANES).any(|lane| pending(lane) > PENDING_MOST)
     }
 
-    /// Gives `visit` all that was posted before this call, each twice: before the one before it is carried out, and when it is to be carried out itself, and
-    /// then [`SubmissionQueues::done`].
+    /// Gives `visit` all entries that were submitted before this call, each twice: before the one
+    /// before it is carried out, and when it is to be carried out itself, and then
+    /// [`SubmissionQueues::done`].
     ///
-    /// What it takes to take the records that they are about off the board, or to show them, is fetched before.
+    /// Memory that is needed to retract or publish their records is prefetched before.
     pub(super) fn take_pending(
         &self,
         part: u32,
@@ -160,7 +171,7 @@ impl SubmissionQueues {
         let mut carried_out = 0;
         let lanes = self.lanes_in_order(part);
         for lane in &lanes {
-            // First the bits: a client that claims a box anew sets its bit again.
+            // First the bits: a client that claims a slot anew sets its bit again.
             let mut bits = self.bits(part, *lane).swap(0, Ordering::SeqCst);
             let next = &self.next[part as usize * LANES + lane];
             while let Some(within) = first_from(bits, next.load(Ordering::Relaxed)) {
@@ -191,8 +202,9 @@ impl SubmissionQueues {
         }
     }
 
-    /// Lanes in which anything may be pending. First those whose clients wait on another core, where they can go on beside this thread; last those whose clients
-    /// can go on when it has nothing more to do.
+    /// Queues in which anything may be pending. First those whose clients wait on another core,
+    /// where they can go on beside this thread; last those whose clients can go on when it has
+    /// nothing more to do.
     fn lanes_in_order(&self, part: u32) -> SmallVec<[usize; LANES]> {
         let bits = |lane: usize| self.bits(part, lane).load(Ordering::Acquire);
         let mut lanes: SmallVec<_> = (0..LANES).filter(|lane| bits(*lane) != 0).collect();
@@ -210,7 +222,7 @@ impl SubmissionQueues {
         lanes
     }
 
-    /// Says on which core posts are carried out.
+    /// Says on which core entries are carried out.
     fn say_core(&self, part: u32, core: u16) {
         let word = self.mapping.word(self.layout.submissions_offset(part) + NODE_CORE_OFFSET);
         // Every client reads the word: it is changed no more often than it has to be.
@@ -219,7 +231,8 @@ impl SubmissionQueues {
         }
     }
 
-    /// The first boxes of these bits after the one at `within` will be looked at next. A client has written to them, and to what they are claims on, on another core.
+    /// Prefetch: the first slots of these bits after the one at `within` will be looked at next. A
+    /// client has written to them, and to their record lock words, on another core.
     fn expect(&self, part: u32, board: &LookupTable, lane: usize, (bits, within): (u64, u32)) {
         let start = self.layout.submissions_offset(part);
         let Some(next) = first_from(bits, within) else { return };
@@ -235,21 +248,21 @@ impl SubmissionQueues {
         }
     }
 
-    /// Copies what is posted in a box whose bit was taken, if there is anything.
+    /// Copies the entry of a slot whose bit was taken, if there is one.
     fn pending(&self, part: u32, number: usize, post: &mut SubmissionEntry) -> bool {
         let Some(label) = self.header(part, number).checked() else { return false };
         let claim = self.word(part, lock_word_offset(label.lock_word())).load(Ordering::SeqCst);
         let Some(found) = LockWord::read(claim) else { return false };
         match found.state {
             _ if found.number != number => false,
-            // Only now it is known that nobody was writing to the box.
+            // Only now it is known that no client was writing to the slot.
             LockWordState::Posted => {
                 (post.hash, post.number) = (label.hash, number);
                 self.copy(part, number, &mut post.raw);
                 true
             }
             LockWordState::Claimed => {
-                // It is about to be posted, or was a moment ago: to be looked at the next time.
+                // It is about to be submitted, or just was: to be looked at the next time.
                 let bits = self.bits(part, queue_of(number));
                 bits.fetch_or(pending_bit(number), Ordering::SeqCst);
                 false
@@ -264,7 +277,7 @@ impl SubmissionQueues {
         zerocopy::transmute!(raw)
     }
 
-    /// Copies a box that is posted.
+    /// Copies a slot that is submitted.
     fn copy(&self, part: u32, number: usize, raw: &mut [u8; BOX_LEN]) {
         let len = self.header(part, number).checked().map_or(0, |label| label.len());
         self.copy_out(part, slot_offset(number), &mut raw[..REQUEST_OFFSET + len]);
@@ -273,12 +286,14 @@ impl SubmissionQueues {
     fn copy_out(&self, part: u32, offset: usize, dest: &mut [u8]) {
         let source =
             self.mapping.at((self.layout.submissions_offset(part) + offset) as u64, dest.len());
-        // SAFETY: boxes lie within the mapping, as the layout says. Under a claim that is posted nobody writes to them; whatever a client that
-        // keeps to no rule leaves there is checked in the copy.
+        // SAFETY: slots lie within the mapping, as the layout says. Under a lock word that says
+        // submitted nobody writes to them; whatever a client that keeps to no rule leaves there is
+        // checked in the copy.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), dest.as_mut_ptr(), dest.len()) };
     }
 
-    /// It is about to be carried out, and takes a hold under `token`. Returns whether that is still wanted: from then on it ends as any other.
+    /// It is about to be carried out, and takes an open reference under `token`. Returns whether
+    /// that is still wanted: from then on it ends as any other.
     pub(super) fn keeps_reference(&self, part: u32, post: &SubmissionEntry, token: u64) -> bool {
         let word = self.word(part, slot_offset(post.number) + HOLD_OFFSET);
         token != 0 && word.compare_exchange(token, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -286,15 +301,15 @@ impl SubmissionQueues {
 
     /// It was carried out.
     pub(super) fn done(&self, part: u32, post: &SubmissionEntry) {
-        // Nobody but the node changes the word of a claim that is posted.
+        // Only the node changes a lock word that says submitted.
         let claim = if post.stays_barred { LockWord::BARRED.word() } else { 0 };
         self.word(part, lock_word_offset(lock_word_of(post.hash))).store(claim, Ordering::Release);
         self.word(part, owner_offset(post.number)).store(0, Ordering::Release);
     }
 
-    /// Wakes who waits on another core for a box of a lane that is free now.
+    /// Wakes the client that waits on another core for a slot of a queue that is free now.
     fn wake_elsewhere(&self, part: u32, lane: usize) {
-        // Who waits says so before it looks at the box again.
+        // A waiter says so before it looks at the slot again.
         fence(Ordering::SeqCst);
         if let Some(waiter) = self.waiter(part, lane)
             && waiter.core != this_core()
@@ -322,7 +337,8 @@ impl SubmissionQueues {
         let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
     }
 
-    /// Wakes those who wait for a box that is free. Returns who of them sleeps on this thread's core.
+    /// Wakes clients that wait for a slot that is free. Returns which of them sleep on this
+    /// thread's core.
     pub(super) fn wake_core_waiters(&self, part: u32) -> CoreWaiters {
         let mut near = 0;
         for lane in 0..LANES {
@@ -339,7 +355,8 @@ impl SubmissionQueues {
         if others == 0 { CoreWaiters::All } else { CoreWaiters::Some }
     }
 
-    /// A record of this hash is to be changed: bars claims on it, and takes what was posted, which is to be carried out before, and
+    /// A record of this hash is to be changed: locks its record lock word for exclusive change, and
+    /// takes the entry that was submitted, which is to be carried out before, and
     /// [done](Self::done).
     pub(super) fn lock_exclusive(
         &self,
@@ -350,7 +367,8 @@ impl SubmissionQueues {
         self.bar_beside(part, hash, visit, || {})
     }
 
-    /// As [`SubmissionQueues::lock_exclusive`]; `beside` is what others do between each look at the claim and the exchange.
+    /// As [`SubmissionQueues::lock_exclusive`]; `beside` is what others do between each look at the
+    /// lock word and the exchange.
     fn bar_beside(
         &self,
         part: u32,
@@ -370,7 +388,8 @@ impl SubmissionQueues {
                 }
                 None | Some(LockWord { state: LockWordState::Claimed, .. }) => {
                     beside();
-                    // Whoever claims it after that looks at the board after the record was changed.
+                    // A client that claims it after that looks at the look-up table after the
+                    // record was changed.
                     let (success, failure) = (Ordering::SeqCst, Ordering::SeqCst);
                     let barred = LockWord::BARRED.word();
                     if word.compare_exchange(raw, barred, success, failure).is_ok() {
@@ -379,8 +398,9 @@ impl SubmissionQueues {
                 }
             }
         }
-        // Clients claim it and free it again and again. Nobody posts to a closed table, so what is
-        // posted now is all there is; its claim says so to readers until it was carried out.
+        // Clients claim it and free it again and again. No client submits to a closed table, so an
+        // entry that is submitted now is all there is; its lock word says so to readers until it
+        // was carried out.
         self.close(part);
         let found = LockWord::read(word.load(Ordering::SeqCst));
         if let Some(LockWord { state: LockWordState::Posted, number, .. }) = found {
@@ -389,7 +409,7 @@ impl SubmissionQueues {
         LockConflict::Table
     }
 
-    /// Has what is posted in a box carried out, and its claim barred from then on, or free.
+    /// Has the entry in a slot carried out, and its lock word locked from then on, or free.
     fn take_posted(
         &self,
         part: u32,
@@ -403,12 +423,12 @@ impl SubmissionQueues {
         self.wake_elsewhere(part, queue_of(number));
     }
 
-    /// Frees a claim that was barred: the record is changed.
+    /// Frees a record lock word that was locked: the record is changed.
     pub(super) fn unlock_exclusive(&self, part: u32, claim: usize) {
         self.word(part, lock_word_offset(claim)).store(0, Ordering::Release);
     }
 
-    /// Revokes the claims for boxes of these owners.
+    /// Revokes the claimed lock words for slots of these owners.
     fn revoke(&self, part: u32, is_meant: impl Fn(u64) -> bool) {
         for number in 0..BOXES {
             if !is_meant(self.word(part, owner_offset(number)).load(Ordering::Acquire)) {
@@ -421,13 +441,13 @@ impl SubmissionQueues {
                 LockWord::read(raw)
                 && of == number
             {
-                // If it has been posted meanwhile, it is pending; if it is free, it was not.
+                // If it has been submitted meanwhile, it is pending; if it is free, it was not.
                 let _ = word.compare_exchange(raw, 0, Ordering::SeqCst, Ordering::Relaxed);
             }
         }
     }
 
-    /// Frees what a client that is gone has claimed, and not posted.
+    /// Frees slots and lock words that a client that is gone has claimed, and not submitted.
     pub(super) fn drop_client(&self, part: u32, client: ClientId) {
         self.revoke(part, |owner| owner == client.get());
         for number in 0..BOXES {

@@ -38,7 +38,7 @@ impl<'k> RecordKey<'k> {
         }
     }
 
-    /// To be kept.
+    /// A copy that owns its bytes.
     pub(super) fn owned(self) -> RecordKey<'static> {
         match self {
             Self::Short { len, bytes } => RecordKey::Short { len, bytes },

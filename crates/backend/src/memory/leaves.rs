@@ -1,10 +1,14 @@
-//! The order of the records of a partition: leaves of a few dozen places each, and a tree that says which leaf has a key.
+//! The order of the records of a partition: leaves of a few dozen places each, and a tree that says
+//! which leaf has a key.
 //!
-//! It is a B⁺-tree whose upper part is the library's. What is looked for most, by every change of a record, is in the leaves: they have a tag of each key, some bits of a
-//! hash that lie together, so that who looks for a key that is there looks at that one alone; and eight bytes of each key, those that follow what all keys of the leaf
-//! begin with, which say where one that is not there would be. A record knows its leaf, and leaves it without another search. Leaves that are empty go; full ones are split, but for one that is filled from its end
-//! on. That few of those between are merged costs little (Johnson and Shasha, "B-trees with inserts and deletes: why free-at-empty is better than
-//! merge-at-half").
+//! It is a B⁺-tree whose upper part is the library's. The data that every change of a record looks
+//! for are in the leaves: they have a tag of each key, some bits of a hash that lie together, so
+//! that a look-up of a key that is there looks at that one alone; and eight bytes of each key,
+//! those that follow the common prefix of all keys of the leaf, which say where a key that is not
+//! there would be. A record knows its leaf, and leaves it without another search. Leaves that are
+//! empty go; full ones are split, but for one that is filled from its end on. It costs little that
+//! few of the leaves between are merged (Johnson and Shasha, "B-trees with inserts and deletes: why
+//! free-at-empty is better than merge-at-half").
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
@@ -33,13 +37,13 @@ fn tag(key: &[u8]) -> Tag {
     (key_hash(key) >> (u64::BITS - Tag::BITS)) as Tag
 }
 
-/// Some records in key order. What is looked at first lies together.
+/// Some records in key order. Fields that are read first lie together.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct RecordLeaf {
     len: u8,
     prefix_len: u8,
-    /// What all keys begin with.
+    /// Common prefix of all keys.
     prefix: [u8; PREFIX_LEN_MAX],
     tags: [Tag; LEAF_LEN],
     places: [PoolPosition; LEAF_LEN],
@@ -47,7 +51,7 @@ struct RecordLeaf {
     heads: [u64; LEAF_LEN],
 }
 
-// What is charged for a record counts on that.
+// The charge of a record counts on that.
 const _: () = assert!(size_of::<RecordLeaf>() == 512);
 
 /// Bytes of a key from `skip` on, and zeros, as a number: of keys with the same beginning, the order of these numbers is that of the keys, unless they are
@@ -182,7 +186,7 @@ impl RecordLeaf {
         }
         if let (Some(first), Some(last)) = (places.first(), places.last()) {
             let first = pool.key(*first);
-            // Those between begin with that, too.
+            // The keys between begin with that, too.
             let len = common_len(first, pool.key(*last)).min(PREFIX_LEN_MAX);
             leaf.prefix[..len].copy_from_slice(&first[..len]);
             leaf.set_prefix_len(pool, len);
@@ -262,7 +266,7 @@ impl OrderedLeaves {
         if leaf.len() < LEAF_LEN {
             return leaf.insert(pool, (id, at), place);
         }
-        // Who puts one in at the end probably goes on so.
+        // A caller that puts one in at the end probably goes on so.
         let from = if at == LEAF_LEN { at } else { LEAF_LEN / 2 };
         let mut places = [PoolPosition::NONE; LEAF_LEN];
         let moved = LEAF_LEN - from;

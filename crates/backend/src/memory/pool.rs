@@ -28,7 +28,7 @@ pub(super) struct PoolEntry {
     pub(super) record: PooledRecord,
 }
 
-// What is charged for one counts on that.
+// The charge for one counts on that.
 const _: () = assert!(size_of::<PoolEntry>() <= 248);
 
 /// Where in the pool a record is.
@@ -55,7 +55,7 @@ pub(super) struct RecordPool {
 struct PoolChunk {
     /// `None`: all places are free.
     entries: Option<Entries>,
-    /// One bit for each place that is free. What is there is empty.
+    /// One bit for each place that is free. A free place is empty.
     free: u64,
 }
 
@@ -98,7 +98,7 @@ impl RecordPool {
         self.get(place).key.as_slice()
     }
 
-    /// Takes a place. What is there is empty.
+    /// Takes a place, which is empty.
     pub(super) fn take(&mut self) -> PoolPosition {
         let number = self.roomy.last().copied().unwrap_or_else(|| {
             // A record has more bytes than a chunk has numbers for, by far.

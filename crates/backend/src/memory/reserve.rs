@@ -64,7 +64,7 @@ impl MemoryStore {
             let Some(key) = change.key() else { return 0 };
             let mut earlier = changes[..index].iter();
             if earlier.any(|earlier| earlier.unsettles(key) || earlier.key() == Some(key)) {
-                // What an earlier change leaves is not known yet.
+                // The result of an earlier change is not known yet.
                 return change.charge_max();
             }
             change.charge_of(self.records.get(key).map(|record| record.value.len()))
@@ -89,7 +89,7 @@ impl MemoryStore {
             if earlier.any(|earlier| {
                 earlier.unsettles(key) || earlier.key() == Some(key) && !earlier.stays_within(value)
             }) {
-                // What an earlier change leaves is not known yet.
+                // The result of an earlier change is not known yet.
                 demand.add_heap(change.charge_max());
                 continue;
             }

@@ -9,10 +9,10 @@ use super::value::{HEAP_LEN_MAX, NEAR_LEN_MAX};
 use crate::arena::{Arena, ArenaExtent, BLOCK_CHARGE, SlabPool, SlotCounts, class_of};
 use crate::quota::{QuotaAccount, TargetQuota};
 
-/// What a record costs beside its key and what it does not keep itself, in bytes: 248 of its own in a pool that may have holes, and its place in a leaf
-/// (those are about two thirds full).
+/// Charge of a record beside its key and values outside the record, in bytes: 248 of its own in a
+/// pool that may have holes, and its place in a leaf (those are about two thirds full).
 pub(super) const RECORD_CHARGE: u64 = 304;
-/// What the bytes of a small value cost beside themselves: their count and the allocator's own.
+/// Charge of a small value beside its bytes: their count and the allocator's own.
 const HEAP_CHARGE: u64 = 32;
 
 /// Bytes charged for `len` bytes on the heap.
@@ -20,7 +20,7 @@ pub(super) const fn heap_charge(len: usize) -> u64 {
     HEAP_CHARGE + len as u64
 }
 
-/// What some changes will take.
+/// Space that some changes will take.
 #[derive(Debug, Default)]
 pub(super) struct SpaceDemand {
     heap: u64,
@@ -64,7 +64,7 @@ impl PartitionSpace {
         Self { arena, pool, account: QuotaAccount::default(), heap: 0 }
     }
 
-    /// What it has charged and not used, and the target's quota.
+    /// The account of what it has charged and not used, and the target's quota.
     pub(super) fn account(&mut self) -> (&mut QuotaAccount, &TargetQuota) {
         (&mut self.account, self.arena.quota())
     }

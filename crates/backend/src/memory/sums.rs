@@ -39,10 +39,10 @@ fn pages(range: &Range<usize>) -> Range<usize> {
     range.start / len..range.end.div_ceil(len)
 }
 
-/// What is to be known of the pages around a change before it is made.
+/// Sums of the pages around a change, taken before it is made.
 #[derive(Debug)]
 pub(super) struct PriorSums {
-    /// What changes.
+    /// The bytes that change.
     range: Range<usize>,
     /// Pages that keep old bytes of which nothing is known, and that keep some which are damaged.
     unknown: u16,
@@ -120,7 +120,8 @@ impl PartSums {
         Some(digest)
     }
 
-    /// What has to be known before bytes `at .. end` of a part with these valid bytes change, and any between them and `at` become zeros.
+    /// The sums needed before bytes `at .. end` of a part with these valid bytes change, and any
+    /// between them and `at` become zeros.
     pub(super) fn before(&self, valid: &[u8], at: u32, end: u32) -> PriorSums {
         let range = valid.len().min(at as usize)..end as usize;
         let mut before = PriorSums { unknown: 0, damaged: 0, appends: false, range };

@@ -19,7 +19,8 @@ use crate::record::{ValuePiece, ValueView};
 
 /// Bytes of value that one part covers.
 pub(super) const PART_LEN: u32 = BLOCK_LEN as u32;
-/// Longest part that is kept in the record itself, in bytes: an inode, a mark, a counter. Nothing is charged for it beside the record.
+/// Longest part that is stored in the record itself, in bytes: an inode, a change stamp, a counter.
+/// Nothing is charged for it beside the record.
 pub(super) const NEAR_LEN_MAX: u32 = 128;
 /// Longest part that is kept on the heap, in bytes.
 pub(super) const HEAP_LEN_MAX: u32 = 1024;
@@ -162,7 +163,7 @@ impl ValuePart {
     }
 }
 
-/// What a write to one part brings.
+/// The bytes that a write brings to one part.
 pub(super) enum PartChange<'a> {
     /// Bytes.
     Bytes(&'a [u8]),
@@ -299,7 +300,8 @@ impl RecordValue {
         }
     }
 
-    /// Checks all bytes, and makes the sums that are missing. Returns a digest of what it holds, and where; `None`: it is damaged.
+    /// Checks all bytes, and makes the sums that are missing. Returns a digest of the bytes, and
+    /// their positions; `None`: it is damaged.
     pub(super) fn stamp(&mut self) -> Option<u64> {
         let mut digest = u64::from(self.len);
         for (part, index) in self.parts.iter_mut().zip(0u64..) {
@@ -506,7 +508,7 @@ impl RecordValue {
     }
 }
 
-/// Storage for `len` bytes: as many, but whole blocks for what no slot holds.
+/// Storage for `len` bytes: as many, but whole blocks for lengths that no slot holds.
 const fn storage_len(len: u32) -> u32 {
     if len > SLOT_LEN_MAX { PART_LEN } else { len }
 }

@@ -385,7 +385,7 @@ impl ReplyEncoder {
         Self { body, count: 0 }
     }
 
-    /// Changes the lease epoch that the header gave, now that the operations have run.
+    /// Changes the name-space generation that the header gave, now that the operations have run.
     pub fn set_lease_epoch(&mut self, epoch: Epoch) {
         self.body[REPLY_LEASE_AT..REPLY_COUNT_AT].copy_from_slice(&epoch.get().to_le_bytes());
     }

@@ -22,15 +22,15 @@ pub enum Deed {
     Make,
     /// The same: by an early completion if it can.
     Create,
-    /// The same, and gets a lease if it has made `K`.
+    /// The same, and gets a delegation if it has made `K`.
     Borrow,
     /// Makes the directory's tombstone, if `K` is not there: nothing is made in it any more.
     Seal,
     /// Gives `K` the name `X`.
     Rename,
-    /// Asks whether `K` is there, with a lease.
+    /// Asks whether `K` is there, with a delegation.
     Lease,
-    /// Says again what it was told under the lease, and gives it back.
+    /// Says again what it was told under the delegation, and gives it back.
     Recall,
     /// Raises the name-space generation: changes of clients under an older one are refused from
     /// then on; a tombstone goes with it.
@@ -62,7 +62,7 @@ enum Node {
     CarriedOut(usize, Next),
     Close(usize),
     RevokeAll(usize),
-    /// Looks whether a lease stands against it.
+    /// Checks whether a delegation stands against it.
     Turn(usize),
     Bar(usize),
     /// Has locked a record lock word for exclusive change, under which this was submitted, without
@@ -94,7 +94,7 @@ struct Client {
     /// Deeds done.
     done: usize,
     answer: Option<bool>,
-    /// Whether `K` is there, as it knows under a lease.
+    /// Whether `K` is there, as it knows under a delegation.
     leased: Option<bool>,
 }
 
@@ -385,7 +385,7 @@ impl Model {
         next.node = self.serve(next, client);
     }
 
-    /// Whether what a client asks for has to wait for a lease of another one to end.
+    /// Whether what a client asks for has to wait for a delegation of another one to end.
     fn is_held(&self, world: &World, client: usize) -> bool {
         let changes = matches!(
             self.deed(world, client),

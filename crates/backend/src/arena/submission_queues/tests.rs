@@ -15,12 +15,12 @@ fn board(posts: &SubmissionQueues) -> LookupTable {
     LookupTable::new(Arc::clone(&posts.mapping), &posts.layout)
 }
 
-/// A hash whose claim is this one.
+/// A hash whose record lock word is this one.
 fn hash_of(claim: usize) -> u64 {
     (claim as u64) << 20
 }
 
-/// What a client does before it posts.
+/// The steps of a client before it submits.
 fn prepare(posts: &SubmissionQueues, part: u32, claim: usize, number: usize) {
     posts.word(part, owner_offset(number)).store(CLIENT.get(), Ordering::SeqCst);
     let word = LockWord::new(CLIENT, number).word();
@@ -189,7 +189,7 @@ fn who_has_claimed_a_record_that_changes_cannot_post() {
     );
     post(&posts, 0, 4, 2);
     assert_eq!(bar(4), (LockConflict::Claim(4), vec![4]));
-    // Nothing of it is pending, though the bit of its box is set.
+    // Nothing of it is pending, though the bit of its slot is set.
     assert!(take_all(&posts, 0).is_empty());
     for claim in [3, 4, 8] {
         posts.unlock_exclusive(0, claim);
@@ -197,7 +197,7 @@ fn who_has_claimed_a_record_that_changes_cannot_post() {
     }
 }
 
-/// Each change that a client could post counts as done, however often it posts again.
+/// Each change that a client could submit counts as done, however often it submits again.
 #[test]
 fn what_is_posted_while_a_claim_is_barred_is_carried_out() {
     let posts = posts();
@@ -225,14 +225,14 @@ fn what_is_posted_while_a_claim_is_barred_is_carried_out() {
     assert_eq!(state(&posts, 0, 3), None);
 }
 
-/// Claims that change hands between each look at them and the exchange, and a change that is posted
-/// in the last of these moments.
+/// Lock words that change hands between each look at them and the exchange, and a change that is
+/// submitted at the last of these times.
 #[test]
 fn what_is_posted_where_the_claim_cannot_be_barred_is_told_to_readers_until_it_is_done() {
     for posts_at in [Some(BARS_TRIED), None] {
         let posts = posts();
         posts.open(0, Epoch(9), None);
-        // Without a change that is posted, the last of them leaves it claimed.
+        // Without a change that is submitted, the last of them leaves it claimed.
         if posts_at.is_none() {
             prepare(&posts, 0, 3, 1);
         }
@@ -312,7 +312,7 @@ fn who_waits_for_a_box_is_woken_when_it_is_free_and_on_this_core_when_asked() {
     }
     let _ = posts.wake_core_waiters(0);
     assert_eq!(is_waiting(), [false, false]);
-    // From here on only one of them posts.
+    // From here on only one of them submits.
     post(&posts, 0, 4, LANE_BOXES);
     take_all(&posts, 0).iter().for_each(|post| posts.done(0, post));
     let core = this_core();
@@ -370,7 +370,7 @@ fn what_a_client_leaves_behind_is_free_again() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever a client leaves in a table.
+    /// Anything that a client may leave in a table.
     #[test]
     fn garbage_does_no_harm(seed in any::<u64>(), sparse in any::<bool>()) {
         let posts = posts();
