@@ -69,7 +69,7 @@ fn read(store: &dyn RecordStore, key: &[u8], offset: u32, len: u32) -> Option<Ve
     read.ok().flatten().map(|_| bytes)
 }
 
-/// Compares a read with what was written; a backend that keeps no values gives as many zeros.
+/// Compares a read with what was written; a backend that stores no values gives as many zeros.
 fn same(keeps_values: bool, found: &[u8], expected: &[u8], what: &str) {
     if keeps_values {
         assert!(found == expected, "{what}: other bytes than written");

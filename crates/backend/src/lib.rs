@@ -1,7 +1,8 @@
-//! Backends: what turns a target into a store of records.
+//! Backends: the code that turns a target into a record store.
 //!
-//! [`RecordStore`] is the records of one partition, [`Backend`] one target as one shard sees it. [`memory`] keeps them in an
-//! [`arena`] that clients on the same host can map; [`null`] keeps lengths only and isolates the framework's own cost.
+//! [`RecordStore`] is the records of one partition, [`Backend`] one target as one shard sees it.
+//! [`memory`] stores them in an [`arena`] that clients on the same host can map; [`null`] stores
+//! lengths only and isolates the framework's own cost.
 //! Every backend passes [`conformance`].
 
 pub mod arena;

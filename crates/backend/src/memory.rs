@@ -52,7 +52,7 @@ impl MemoryBackend {
     /// A target of `capacity_bytes` for `shards` shards.
     ///
     /// # Errors
-    /// Those of [`Arena::create`].
+    /// Errors of [`Arena::create`].
     pub fn new(capacity_bytes: u64, shards: usize) -> Result<Self> {
         Ok(Self { arena: Arena::create(capacity_bytes, shards)?, pool: SlabPool::new() })
     }
@@ -88,7 +88,8 @@ impl Backend for MemoryBackend {
     }
 }
 
-/// Whether records with values of this length are shown to clients of the host: shorter ones change too often.
+/// Whether records with values of this length are published to clients of the host: shorter ones
+/// change too often.
 const fn is_shown(len: u32) -> bool {
     len as usize >= HEAD_LEN
 }

@@ -1,6 +1,7 @@
-//! The null backend: keeps which records there are, their versions and lengths, and no values.
+//! The null backend: stores which records there are, their versions and lengths, and no values.
 //!
-//! Every read gives zeros. It isolates what the framework costs from what storing costs; keys are charged to its capacity, so that it
+//! Every read gives zeros. It isolates the cost of the framework from that of storing; keys are
+//! charged to its capacity, so that it
 //! is bounded like any other target.
 
 use std::collections::BTreeMap;
@@ -20,7 +21,7 @@ use crate::record::{
 /// Charge of a record beside its key, in bytes.
 const RECORD_CHARGE: u64 = 96;
 
-/// A target that keeps no values. A clone is another shard's handle to it.
+/// A target that stores no values. A clone is another shard's handle to it.
 #[derive(Clone, Debug)]
 pub struct NullBackend {
     quota: Arc<TargetQuota>,

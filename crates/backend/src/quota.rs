@@ -14,9 +14,10 @@ use samite_types::{Error, ErrorKind, Result};
 
 /// The reserve is one part in so many of a target.
 const RESERVE_PART: u64 = 64;
-/// An idle partition keeps no more than one part in so many of a target: thousands of partitions may share one.
+/// An idle partition's reserved budget is no more than one part in so many of a target: thousands
+/// of partitions may share one.
 const IDLE_PART: u64 = 2048;
-/// A busy one keeps that, and one part in so many of what is free.
+/// A busy one's is that, and one part in so many of what is free.
 const BUSY_PART: u64 = 128;
 
 /// A busy partition's account has a larger reserved budget than this, in bytes.

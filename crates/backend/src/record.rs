@@ -168,8 +168,9 @@ pub enum PlannedChange<'a> {
         /// Bytes to write.
         source: &'a WriteSource<'a>,
     },
-    /// A [`RecordStore::rename`], or (with `to` as `key`) a removal, a cut, or a read whose pieces are kept: takes nothing, but what comes
-    /// after it may find neither record where it was, or less of it, or shared.
+    /// A [`RecordStore::rename`], or (with `to` as `key`) a removal, a cut, or a read whose pieces
+    /// are kept: takes nothing, but the changes after it may find neither record where it was, or
+    /// less of it, or shared.
     Moves {
         /// Key.
         key: &'a [u8],
@@ -242,7 +243,8 @@ pub trait RecordStore: Send {
     /// Reads `len` bytes from `offset` (fewer at the value's end) and hands them to `out`, piece by piece, in order.
     ///
     /// # Errors
-    /// `Corrupt`: they are not what was written ([`take_damaged`](Self::take_damaged)); what `out` was given is worth nothing.
+    /// `Corrupt`: they are not what was written ([`take_damaged`](Self::take_damaged)); the bytes
+    /// given to `out` are worth nothing.
     fn read(
         &self,
         key: &[u8],
@@ -251,7 +253,7 @@ pub trait RecordStore: Send {
         out: &mut dyn FnMut(ValuePiece),
     ) -> Result<Option<RecordMeta>>;
 
-    /// The same, for somebody who keeps nothing of it: nothing is copied.
+    /// The same, for a caller that keeps nothing of it: nothing is copied.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -284,7 +286,7 @@ pub trait RecordStore: Send {
     /// breaks. From then on their bytes are known: changes that nobody makes are found.
     ///
     /// # Errors
-    /// Those of the target.
+    /// Errors of the target.
     fn scrub(
         &mut self,
         after: &[u8],
@@ -379,13 +381,15 @@ pub trait RecordStore: Send {
     /// actions of one operation.
     fn show(&self, _key: &[u8], _meta: RecordMeta, _head: &[u8]) {}
 
-    /// A record at `key` will change or be shown, before other work: a hint, for the store to have at hand what that takes.
+    /// Prefetch: a record at `key` will change or be published, before other work; a hint, for the
+    /// store to have at hand the memory that it takes.
     fn expect(&self, _key: &[u8]) {}
 
     /// The record at `key`, if there is one, will be looked at: a hint, for the store to have it at hand.
     fn fetch(&self, _key: &[u8]) {}
 
-    /// From now on shows records only to clients that stand on lease epoch `epoch` or a newer one.
+    /// From now on records are published only to clients with name-space generation `epoch` or a
+    /// newer one.
     fn require_lease(&self, _epoch: Epoch) {}
 }
 

@@ -1,4 +1,5 @@
-//! Record stores against their reference model, while what was read is held at random, with room and without.
+//! Record stores against their reference model, while values that were read are held at random,
+//! with room and without.
 
 use std::collections::BTreeMap;
 
@@ -75,7 +76,7 @@ fn op() -> impl Strategy<Value = Op> {
 /// Granted blocks, each with how much of it is used.
 type Blocks = Vec<(ArenaExtent, u32)>;
 
-/// A store, its reference, and what is held of it.
+/// A store, its reference, and the values held of it.
 struct Pair<'a> {
     backend: &'a dyn Backend,
     store: Box<dyn RecordStore>,

@@ -61,7 +61,7 @@ fn one_wrong_bit_is_found_wherever_it_is() {
             assert!(store.rot(KEY, bit));
             assert_eq!(read(&*store, 0, u32::MAX, false), None);
             assert_eq!(store.take_damaged(), [KEY.into()]);
-            // A small read looks at what is around it.
+            // A small read reads the bytes around it, too.
             let at = (bit / 8) as u32;
             assert_eq!(read(&*store, at, 1, false), None);
             let listed = store.scan(&[], &[], false, u32::MAX, &mut |_| ControlFlow::Continue(()));

@@ -60,8 +60,7 @@ pub enum ControlRequest {
     /// ([`ControlReply::Revoked`]) comes when there are some. While a client asks, it may have
     /// delegations with longer terms. A second question ends the first.
     Revocations {
-        /// Everything up to the answer with this number was acted on: the delegations that it named
-        /// are given back. 0 at first.
+        /// The delegations that answers up to this number named are given back. 0 at first.
         done: u64,
     },
     /// Take, release or test a file lock. Reply: [`ControlReply::Lock`], for a waiting one when it has been taken.
@@ -83,8 +82,7 @@ pub enum ControlRequest {
         mode: Option<u16>,
     },
     /// Set, clear or show this node's faults (`samite_types::fault`). No fault is injected into the
-    /// question or its answer.
-    /// Reply: [`ControlReply::Faults`].
+    /// question or its answer. Reply: [`ControlReply::Faults`].
     Faults(FaultRequest),
     /// Digest of the node's copy of a partition. Reply: [`ControlReply::Copy`].
     Copy {

@@ -227,10 +227,9 @@ pub enum Action<'a> {
     },
     /// Ask for a delegation on the record, which may be absent: a guarantee that no other client's
     /// change of it takes effect before the term is over, counted from when the node grants it, or
-    /// before the delegation holder has given the delegation back after a recall
+    /// before the delegation holder has given it back after a recall
     /// ([`crate::control::ControlRequest::Revocations`]). Changes nothing. Result:
-    /// [`ActionResult::Number`], the term granted in microseconds; 0 when refused, which is no
-    /// failure.
+    /// [`ActionResult::Number`], the term granted in microseconds; 0 when refused, no failure.
     Lease {
         /// Key.
         key: &'a [u8],
@@ -238,12 +237,11 @@ pub enum Action<'a> {
         term_us: u32,
     },
     /// Take an open reference on the record, which must exist, under `token`: see
-    /// [`Action::Detach`]. A token that is on a record already stays where it is. Volatile: the
-    /// open reference ends with [`Action::Release`], with the record, or when its client has been
-    /// gone for a while. It is not taken exactly once: a request that comes a second time, late,
-    /// may take it again after it was released or refused. That keeps an orphan until the client
-    /// goes, no more. Result: [`ActionResult::Number`], how many open references the record has
-    /// now.
+    /// [`Action::Detach`]. A token that is on a record already stays where it is. Volatile: it ends
+    /// with [`Action::Release`], with the record, or when its client has been gone for a while. It
+    /// is not taken exactly once: a request that comes a second time, late, may take it again after
+    /// it was released or refused. That keeps an orphan until the client goes, no more. Result:
+    /// [`ActionResult::Number`], how many open references the record has now.
     Hold {
         /// Key.
         key: &'a [u8],

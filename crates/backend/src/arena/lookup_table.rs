@@ -166,7 +166,7 @@ impl LookupTable {
         }
     }
 
-    /// A record is there no more: nothing is shown or said of it.
+    /// A record exists no more: takes its slot and its word.
     pub(super) fn remove_name(&self, id: &RecordId<'_>) {
         let hash = id.hash();
         let part = self.layout.lookup_part(id.partition);
@@ -378,7 +378,7 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Deed {
-        /// Makes it, if it is not there, and shows it.
+        /// Makes it, if it is not there, and publishes it.
         Show(u32),
         Make(u32),
         Remove(u32),

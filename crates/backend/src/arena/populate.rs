@@ -19,7 +19,7 @@ use super::mapping::ArenaMapping;
 /// shard whose heap grew waited for milliseconds with calls of 2 MiB.
 const STEP_LEN: usize = 128 << 10;
 
-/// Lowest priority: the thread takes what the shards leave.
+/// Lowest priority: the thread takes the time that the shards leave.
 const NICE: i32 = 19;
 
 /// Distance at which a page is touched where the kernel cannot be asked to put pages in place.

@@ -23,7 +23,7 @@ pub(super) const LEAF_LEN: usize = 32;
 /// A leaf that has come down to so many takes those of the next one, if together they leave room.
 const MERGED_LEN: usize = LEAF_LEN / 8;
 const MERGED_LEN_MAX: usize = LEAF_LEN / 2;
-/// Most bytes of what all keys of a leaf begin with that are left out.
+/// Most bytes of the common prefix of a leaf's keys that are left out.
 const PREFIX_LEN_MAX: usize = 56;
 
 /// Which leaf.
@@ -47,7 +47,7 @@ struct RecordLeaf {
     prefix: [u8; PREFIX_LEN_MAX],
     tags: [Tag; LEAF_LEN],
     places: [PoolPosition; LEAF_LEN],
-    /// The bytes of each key that follow what all begin with.
+    /// The bytes of each key that follow the common prefix.
     heads: [u64; LEAF_LEN],
 }
 

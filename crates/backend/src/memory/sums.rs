@@ -1,4 +1,5 @@
-//! Checksums of what is stored: CRC-32C of each page of a part, so that bytes that changed by themselves are not taken for what was written.
+//! Checksums of values: CRC-32C of each page of a part, so that bytes that changed by themselves
+//! are not taken for what was written.
 //!
 //! A sum covers the valid bytes of its page. It is made where the bytes pass through the node anyway; pages of blocks that a client has filled have none until
 //! the first [`stamp`](PartSums::stamp). A change that leaves old bytes of a page in place checks them first: when they were
@@ -11,7 +12,7 @@ use samite_wire::checksum;
 
 use super::value::PART_LEN;
 
-/// Bytes that one sum covers: what has to be looked at for a small read.
+/// Bytes that one sum covers, which have to be read for a small read.
 pub(super) const PAGE_LEN: u32 = 4096;
 const PAGES: usize = (PART_LEN / PAGE_LEN) as usize;
 

@@ -196,7 +196,7 @@ mod tests {
         Fail(u16),
         Remove(u16),
         Ask(u16),
-        /// Removes what is there of so many records after this one.
+        /// Removes the records at so many keys after this one.
         RemoveMany(u16, u16),
         /// Makes it the other one, unless that is there.
         Rename(u16, u16),

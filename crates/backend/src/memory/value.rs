@@ -1,4 +1,4 @@
-//! A value: one part for each 64 KiB of it, each kept in the way that suits its length.
+//! A value: one part for each 64 KiB of it, each stored in the way that suits its length.
 //!
 //! A part knows how many of its bytes were ever written (its *valid* prefix); the rest reads as zeros and is never filled. So a
 //! cut only lowers that number, a hole is a part with none, and no byte is zeroed that is about to be written.
@@ -152,7 +152,8 @@ impl ValuePart {
         Ok(Self { storage: PartStorage::Arena(extent), valid, sums })
     }
 
-    /// Whether bytes `range` are what was written, as far as that is known. `round`: what was found right in this round need not be looked at.
+    /// Whether bytes `range` are what was written, as far as that is known. `round`: bytes that
+    /// were verified in this round need not be read again.
     fn check(&self, range: Range<u32>, round: Option<u16>) -> bool {
         match (&self.storage, round) {
             (PartStorage::Arena(extent), Some(round)) if extent.is_block() => {
@@ -424,7 +425,7 @@ impl RecordValue {
         self.part_mut(index).replace_by(part, space);
     }
 
-    /// Writes into part `index` at `at`, keeping what is around it.
+    /// Writes into part `index` at `at`, keeping the bytes around it.
     pub(super) fn write(
         &mut self,
         space: &mut PartitionSpace,
