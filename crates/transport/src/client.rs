@@ -279,8 +279,9 @@ impl NodeLink {
         answer.ok_or_else(|| self.shared.timed_out("no reply in time"))
     }
 
-    /// The same for somebody who may have better to do than wait: `None` when the reply has not begun to come by `patience`. Then the ticket is
-    /// as good as before. What has begun to come is waited for until `deadline`.
+    /// The same for a caller that may have better to do than wait: `None` when the reply has not
+    /// begun to come by `patience`. Then the ticket is as good as before. A reply that has begun to
+    /// come is waited for until `deadline`.
     ///
     /// # Errors
     /// As [`NodeLink::wait`], except that `Timeout` means a reply that has begun to come and stopped: it is lost.
@@ -382,7 +383,8 @@ impl NodeLink {
         self.shared.arena.as_ref()
     }
 
-    /// Posts a change to the node, over shared memory: see [`ArenaView::submit`]. `None`: nothing was done, ask the node.
+    /// Submits a change to the node, over shared memory: see [`ArenaView::submit`]. `None`: nothing
+    /// was done, ask the node.
     #[must_use]
     pub fn submit_early(
         &self,
@@ -408,7 +410,7 @@ impl NodeLink {
         self.posting_arena().is_some_and(|arena| arena.may_submit(record, map_epoch, who))
     }
 
-    /// What is posted meets no faults: while there are any, everything is asked for.
+    /// Faults do not apply to early completion: while there are any, everything is asked for.
     fn posting_arena(&self) -> Option<&ArenaView> {
         self.arena().filter(|_| !self.is_dead() && !self.shared.has_faults())
     }

@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 use crate::key::{ClusterKey, ProofExchange, ProofRole};
 use crate::tls::Binding;
 
-/// Longest reason in a goodbye that is kept, in bytes.
+/// Longest reason in a goodbye that is recorded, in bytes.
 const REASON_LEN_MAX: usize = 512;
 
 /// A handshake frame, ready to send.
@@ -35,7 +35,7 @@ pub(crate) fn goodbye(error: &Error) -> Vec<u8> {
     frame(FrameKind::Goodbye, &Goodbye { kind: error.kind().code(), reason })
 }
 
-/// What the peer said when it hung up.
+/// The peer's reason for hanging up.
 pub(crate) fn read_goodbye(body: &[u8]) -> Error {
     match decode::<Goodbye>(body) {
         Ok(Goodbye { kind, reason }) => {
@@ -60,7 +60,7 @@ fn unexpected(kind: FrameKind) -> Error {
     Error::new(ErrorKind::Corrupt, format!("unexpected {kind:?} frame in handshake"))
 }
 
-/// What the node has sent and now expects.
+/// The node's last message, and the one that it expects.
 #[derive(Debug)]
 pub(crate) enum NodeSide {
     /// Nothing; a hello.
@@ -69,7 +69,7 @@ pub(crate) enum NodeSide {
     Challenged { hello: Hello, challenge: Challenge },
 }
 
-/// What the node does next.
+/// The node's next step.
 #[derive(Debug)]
 pub(crate) enum NodeStep {
     /// Send these bytes and wait for the proof; `node`: the node that the peer says it is.

@@ -23,7 +23,7 @@ pub(crate) enum ProofRole {
     Client,
 }
 
-/// What a proof is about.
+/// The exchange that a proof is about.
 pub(crate) struct ProofExchange<'a> {
     pub(crate) hello: &'a Hello,
     /// [`Challenge::proof`] is no part of it.
@@ -80,7 +80,7 @@ impl ClusterKey {
         Hmac::<Sha256>::new_from_slice(&self.bytes).expect("HMAC takes keys of any length")
     }
 
-    /// What the key pair of a side in TLS is made of.
+    /// Seed of the key pair of a side in TLS.
     pub(crate) fn derive_tls_seed(&self, role: ProofRole) -> [u8; 32] {
         let mut mac = self.hmac();
         mac.update(match role {

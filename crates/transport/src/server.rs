@@ -58,7 +58,7 @@ impl std::fmt::Display for ConnId {
     }
 }
 
-/// Who is at the other end of a connection.
+/// The peer at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionPeer {
     /// Session.
@@ -80,7 +80,7 @@ pub struct SharedArena<'a> {
     pub len: u64,
 }
 
-/// What clients have left in shared memory without a word.
+/// Work that clients have left in shared memory without a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedMemoryWork {
     /// Nothing.
@@ -94,7 +94,7 @@ pub enum SharedMemoryWork {
     },
 }
 
-/// What a node does with requests.
+/// Handlers of a node for requests.
 pub trait NodeService {
     /// A request ([`FrameKind::Request`](samite_wire::frame::FrameKind::Request),
     /// [`FrameKind::Control`](samite_wire::frame::FrameKind::Control), or from a node
@@ -110,7 +110,8 @@ pub trait NodeService {
         out: &mut ReplySink,
     );
 
-    /// What came by a connection that this loop has made ([`FrameKind::PeerReply`](samite_wire::frame::FrameKind::PeerReply)).
+    /// A reply that came by a connection that this loop has made
+    /// ([`FrameKind::PeerReply`](samite_wire::frame::FrameKind::PeerReply)).
     fn reply(
         &mut self,
         conn: ConnId,
@@ -132,8 +133,9 @@ pub trait NodeService {
         let _ = (conn, peer);
     }
 
-    /// The connection is about to be gone, and its peer may be alive and not know of that yet: it was reset, or bytes of it are damaged. Within a host
-    /// that happens on purpose only; a peer that dies there, at whatever moment, has closed it.
+    /// The connection is about to be gone, and its peer may be alive and not know of that yet: it
+    /// was reset, or bytes of it are damaged. Within a host that happens on purpose only; a peer
+    /// that dies there, at any time, has closed it.
     fn broken(&mut self, conn: ConnId) {
         let _ = conn;
     }
@@ -185,7 +187,7 @@ pub type Pinned = Box<dyn AsRef<[u8]> + Send>;
 pub enum OutPiece<'a> {
     /// Copied at once. For pieces below [`PIN_LEN_MIN`].
     Copy(&'a [u8]),
-    /// Kept, and sent from where it lies.
+    /// Held, and sent from where it lies.
     Pinned(Pinned),
 }
 
@@ -210,7 +212,7 @@ pub struct LoopOptions {
     pub handshakes_max: usize,
     /// Time a peer has to prove the key.
     pub handshake_timeout: Duration,
-    /// Bytes of output kept for a peer before no more requests are taken from it.
+    /// Bytes of output queued for a peer before no more requests are taken from it.
     pub output_len_max: usize,
     /// Time after which a peer is dropped that takes no output, or stops in the middle of a frame.
     pub stall_timeout: Duration,

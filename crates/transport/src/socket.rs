@@ -139,7 +139,7 @@ pub(crate) fn receive_with_descriptors(
     Ok((len, descriptors))
 }
 
-/// What became of a connection, in words.
+/// Error of a connection that broke, in words.
 pub(crate) fn broken(what: &str, errno: Errno) -> Error {
     match errno {
         Errno::BADMSG => Error::new(ErrorKind::Corrupt, format!("{what}: TLS record is damaged")),

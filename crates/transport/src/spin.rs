@@ -36,7 +36,7 @@ const LATE_AGAIN: Duration = Duration::from_millis(20);
 /// First and longest time for which not to yield again.
 const CROWDED_FOR: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
-/// What one look costs.
+/// Cost of one look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollCost {
     /// A few loads.

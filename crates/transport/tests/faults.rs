@@ -135,7 +135,8 @@ fn a_wrong_bit_or_a_reset_ends_the_connection() {
     assert!(faulty.told("reset c n3 Request") && faulty.told("reset n3 c Reply"));
 }
 
-/// What ends a connection before it is made says nothing: it is made again. Another key is an answer, and comes at once all the same.
+/// An end of a connection before it is made says nothing: it is made again. Another key is an
+/// answer, and comes at once all the same.
 #[test]
 fn a_handshake_that_is_damaged_begins_again_and_a_wrong_key_does_not() {
     let faulty = Faulty::start();
@@ -174,7 +175,7 @@ fn late_frames_come_late_and_block_nobody() {
                 })
                 .into_iter()
                 .collect();
-            // What the node has not received yet would not be late.
+            // Bytes that the node has not received yet would not be late.
             let told = || faulty.lines.lock().unwrap().len() >= LENGTHS.len();
             while !told() {
                 assert!(start.elapsed() < Duration::from_secs(20));
@@ -209,7 +210,8 @@ fn all_at_once_costs_time_and_nothing_else() {
     }
 }
 
-/// What a node sends by its own links is harmed by its own faults, and not by those of the node that receives it.
+/// Frames that a node sends by its own links meet its own faults, and not those of the node that
+/// receives them.
 #[test]
 fn links_of_nodes_meet_the_faults_of_their_node() {
     let faulty = Faulty::start();

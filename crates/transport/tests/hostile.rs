@@ -56,7 +56,7 @@ fn hello(versions: (u8, u8)) -> Vec<u8> {
     frame(FrameKind::Hello, &encode(&hello))
 }
 
-/// What the node says before it closes; `None`: it closes without a word.
+/// The node's last message before it closes; `None`: it closes without one.
 fn last_words(stream: &mut dyn Stream) -> Option<Goodbye> {
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
@@ -345,7 +345,8 @@ fn an_insider_that_breaks_the_protocol() {
     }
 }
 
-/// What no wire can corrupt goes without the sum of its payload; on a network that is no way to send anything.
+/// A frame on a wire that cannot corrupt it goes without the sum of its payload; on a network that
+/// is no way to send anything.
 #[test]
 fn an_unchecked_payload_is_taken_on_one_host_only() {
     let node = Node::start(LoopOptions::default());

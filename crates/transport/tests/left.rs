@@ -1,4 +1,4 @@
-//! What clients leave in shared memory while a node goes to sleep is found before it does.
+//! Entries that clients leave in shared memory while a node goes to sleep are found before it does.
 
 #![allow(clippy::unwrap_used, reason = "a test may end with a panic")]
 

@@ -57,7 +57,7 @@ fn trusting(authority: &[u8]) -> ClusterKey {
     key().with_authorities(TlsAuthorities::from_pem(authority.to_vec()).unwrap())
 }
 
-/// What somebody between the two does with bytes on their way: `true` for those to the node.
+/// Changes of the bytes between the two, on their way: `true` for those to the node.
 type Meddle = dyn Fn(bool, Vec<u8>) -> Option<Vec<u8>> + Send + Sync;
 
 /// Somebody between clients and `to`. `None` of `meddle` cuts the connection.
@@ -142,7 +142,7 @@ fn without_the_key_there_is_no_more_than_an_alert() {
     assert!(received.load(Ordering::SeqCst) < 2000);
 }
 
-/// What damages the stream after so many bytes have passed each way.
+/// Damages the stream after so many bytes have passed each way.
 fn damage(inward: bool, after: usize, how: fn(Vec<u8>) -> Option<Vec<u8>>) -> Arc<Meddle> {
     let passed = AtomicUsize::new(0);
     Arc::new(move |way, bytes: Vec<u8>| {

@@ -52,7 +52,7 @@ impl HandshakeChannel {
         loop {
             let advanced = handshake.advance(&bytes[..len], &mut out);
             let sent = self.send_raw(&std::mem::take(&mut out));
-            // What the handshake says tells more than that the node has closed.
+            // The message of the handshake tells more than that the node has closed.
             if advanced? {
                 sent?;
                 return handshake.finish();

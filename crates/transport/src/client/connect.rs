@@ -34,7 +34,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// How often in a row a refusal has to come for which nothing vouches.
 const REFUSALS_MIN: u32 = 3;
 
-/// Who connects.
+/// The client or node that connects.
 #[derive(Clone, Debug)]
 pub struct ConnectIdentity {
     /// Session.
@@ -91,11 +91,13 @@ pub(crate) fn connect_node(
     })
 }
 
-/// Connects, makes the TLS handshake if there is one, and then the other one by `make`: again and again until the deadline, as long as only messages are lost.
+/// Connects, makes the TLS handshake if there is one, and then the other one by `make`: again and
+/// again until the deadline, as long as only messages are lost.
 ///
-/// Where nobody listens, that is an answer. Whoever listens answers too when it refuses: another key, another version, another user. All else
-/// that ends a connection before it is made (it closes, is reset, or bytes of it are damaged) says nothing about the node: the words are lost, and
-/// are said again by a new connection.
+/// Where nobody listens, that is an answer. A node that listens answers too when it refuses:
+/// another key, another version, another user. All else that ends a connection before it is made
+/// (it closes, is reset, or bytes of it are damaged) says nothing about the node: the words are
+/// lost, and are said again by a new connection.
 fn insist<T>(
     address: &Address,
     key: &ClusterKey,
@@ -143,7 +145,7 @@ fn insist<T>(
     }
 }
 
-/// What it means that a connection could not be made after somebody had taken it.
+/// Meaning of a connection that could not be made after the peer had accepted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectFailure {
     /// The other end, or this one, will say the same the next time.

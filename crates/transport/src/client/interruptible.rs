@@ -15,7 +15,7 @@ use crate::socket::timespec;
 /// Silence after which a peer over tcp is asked whether it is there.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 
-/// What ended a wait.
+/// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitEnd {
     /// Something has come in, or the connection has ended: [`NodeLink::wait`] does not wait long.

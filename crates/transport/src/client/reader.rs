@@ -179,7 +179,7 @@ impl RingReader {
     }
 }
 
-/// What a node's goodbye says.
+/// The error in a node's goodbye.
 pub(super) fn goodbye(body: &[u8]) -> Error {
     let error = crate::handshake::read_goodbye(body);
     Error::new(ErrorKind::Unavailable, format!("node ended the connection: {error}"))

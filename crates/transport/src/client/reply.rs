@@ -45,7 +45,7 @@ impl<'a> LinkReply<'a> {
         self.failure
     }
 
-    /// What the body is.
+    /// Kind of the body.
     #[must_use]
     pub const fn kind(&self) -> FrameKind {
         self.kind

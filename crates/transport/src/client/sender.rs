@@ -27,7 +27,7 @@ const QUEUED_FRAME_LEN_MAX: usize = 32 << 10;
 struct SenderState {
     writing: bool,
     queue: Vec<u8>,
-    /// With TLS, while nobody is writing. What it has sealed and not sent goes before the queue.
+    /// With TLS, while nobody is writing. Its records that are not sent yet go before the queue.
     sealer: Option<Box<RecordSealer>>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct SocketSender {
     is_sealed: bool,
 }
 
-/// What became of frames to send.
+/// State of frames to send.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum SendResult {
     /// All is sent, or in the hands of the writer.
@@ -53,7 +53,7 @@ pub(super) enum SendResult {
     Busy,
 }
 
-/// What to do when the socket is full: wait until it is worth trying again. `false`: give up.
+/// Called when the socket is full: waits until it is worth trying again. `false`: give up.
 pub(super) type Relief<'a> = &'a mut dyn FnMut() -> Result<bool, Errno>;
 
 impl SocketSender {
@@ -118,7 +118,8 @@ impl SocketSender {
         self.frames.fetch_add(frames as u32, Ordering::Relaxed);
     }
 
-    /// What was left should be sent now: it is as much as what the node still works on, or more. `answered`: replies received.
+    /// The rest should be sent now: it is as much as what the node still works on, or more.
+    /// `answered`: replies received.
     pub(super) fn is_rest_due(&self, answered: u32) -> bool {
         let unanswered = self.frames.load(Ordering::Relaxed).wrapping_sub(answered);
         self.has_rest() && self.left.load(Ordering::Relaxed) >= unanswered / 2

@@ -1,4 +1,4 @@
-//! What a link, its tickets and its driver thread share.
+//! State that a link, its tickets and its driver thread share.
 
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -190,7 +190,7 @@ impl LinkShared {
         error.context(format_args!("{} at {}", self.node, self.address))
     }
 
-    /// What is sent may meet faults.
+    /// Whether frames that are sent may meet faults.
     pub(super) fn has_faults(&self) -> bool {
         self.faults.as_ref().is_some_and(|faults| faults.is_active())
     }
@@ -217,7 +217,7 @@ impl LinkShared {
         Ok(ReadLine { fd, sender: &self.sender, opener: self.opener.as_ref(), patience })
     }
 
-    /// What a stopped reader tells its caller.
+    /// The error for the caller of a stopped reader.
     pub(super) fn stopped(&self, stop: ReadStop) -> Error {
         match stop {
             ReadStop::TimedOut => self.timed_out("no reply in time"),

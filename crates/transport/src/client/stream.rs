@@ -52,7 +52,7 @@ pub(super) enum ReadPatience {
     None,
 }
 
-/// What reading needs besides its buffer.
+/// Parameters of reading besides its buffer.
 #[derive(Clone, Copy)]
 pub(super) struct ReadLine<'a> {
     pub(super) fd: BorrowedFd<'a>,

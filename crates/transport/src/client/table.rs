@@ -75,7 +75,7 @@ struct TableState {
     dead: Option<Error>,
 }
 
-/// What a waiting thread does next.
+/// The next step of a waiting thread.
 #[derive(Debug)]
 pub(super) enum WaitTurn {
     /// Its reply.
@@ -87,7 +87,7 @@ pub(super) enum WaitTurn {
     Dead(Error),
 }
 
-/// What a reader does with a frame that is not its own.
+/// How a reader treats a frame that is not its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplyClaim {
     File,
@@ -104,7 +104,7 @@ pub(super) enum ReplyClaim {
 #[derive(Debug)]
 pub(super) struct RequestTable {
     state: Mutex<TableState>,
-    /// What sleeping threads wait on: one word per slot.
+    /// Words on which sleeping threads wait: one per slot.
     signals: Box<[AtomicU32]>,
     driver_signal: AtomicU32,
 }
@@ -139,7 +139,7 @@ impl TableState {
         phase
     }
 
-    /// What the owner of a slot can do now; `None`: sleep.
+    /// The next step of the owner of a slot; `None`: sleep.
     fn wait_turn(&mut self, id: u64) -> Option<WaitTurn> {
         let dead = self.dead.clone();
         let reading = self.reading;
@@ -299,7 +299,8 @@ impl RequestTable {
         }
     }
 
-    /// What to do with a frame that is not the reader's own. `is_long`: it is worth waking its owner to receive it.
+    /// How to treat a frame that is not the reader's own. `is_long`: it is worth waking its owner
+    /// to receive it.
     pub(super) fn claim_reply(&self, id: RequestId, is_long: bool) -> ReplyClaim {
         let mut state = self.lock();
         let was_asked = (1..=state.serial).contains(&(id.get() >> INDEX_BITS));

@@ -8,11 +8,12 @@ use samite_wire::frame::CheckedHeader;
 
 use crate::server::ConnId;
 
-/// Most frames that are held up in one event loop, and most bytes of them. What finds no room is not late.
+/// Most delayed frames in one event loop, and most bytes of them. A frame that finds no room is not
+/// late.
 const FRAMES_MAX: usize = 4096;
 const BYTES_MAX: usize = 64 << 20;
 
-/// What is late.
+/// A frame that is late.
 #[derive(Debug)]
 pub(crate) enum DelayedItem {
     /// A frame to send.
@@ -99,7 +100,7 @@ impl DelayQueue {
         self.entries.peek().map(|entry| entry.key.0.0)
     }
 
-    /// One that is due.
+    /// A frame that is due.
     pub(crate) fn take(&mut self, now: Duration) -> Option<DelayedFrame> {
         if self.next()? > now {
             return None;

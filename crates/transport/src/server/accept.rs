@@ -20,7 +20,7 @@ use crate::tls::{TlsHandshake, server_config};
 
 /// Connections taken in before those that exist have their turn.
 const ACCEPTS_PER_TURN: usize = 16;
-/// Descriptors kept to refuse connections with when there are no others.
+/// Spare descriptors to refuse connections with when there are no others.
 const SPARE: usize = 16;
 /// More than a client sends before it is answered.
 const FIRST_LEN_MAX: usize = 4096;
@@ -47,8 +47,8 @@ pub(super) struct ConnectionAcceptor {
 }
 
 impl AcceptedConnection {
-    /// Tells whoever it is why it is not taken up. What he has said is read first: a socket that is closed with something unread tells him
-    /// nothing.
+    /// Tells the peer why it is not taken up. Its bytes are read first: a socket that is closed
+    /// with something unread tells it nothing.
     pub(super) fn refuse(self, error: &Error) {
         // A courtesy; whether it arrives does not matter.
         let _ = rustix::net::recv(&self.fd, &mut [0; FIRST_LEN_MAX], RecvFlags::DONTWAIT);
@@ -132,7 +132,7 @@ impl ConnectionAcceptor {
                 accepted.refuse(&error);
             }
         }
-        // Whoever gives one back next gives it for this.
+        // The next connection that gives one back gives it for this.
         let _ = self.spare();
     }
 }

@@ -53,17 +53,17 @@ pub(super) struct ServerConnection {
     long_len: usize,
     /// Its header, and the checksum of what has come so far once the body has: computed while the bytes are in the cache.
     long_check: Option<(CheckedHeader, FrameCheck)>,
-    /// Complete frames were kept because the peer does not take its replies.
+    /// Complete frames wait because the peer does not take its replies.
     paused: bool,
     /// Bytes ever received: shows progress.
     pub(super) progress: u64,
     /// Progress when last looked at, and since when it has been that.
     pub(super) stalled_since: Option<(u64, Duration)>,
-    /// What the kernel was told to wait for.
+    /// The events that the kernel was told to wait for.
     pub(super) interest: epoll::EventFlags,
 }
 
-/// What there is for the loop to do after a connection has been read.
+/// Work for the loop after a connection has been read.
 #[derive(Debug)]
 pub(super) enum ReadResult {
     /// Nothing.
@@ -72,7 +72,7 @@ pub(super) enum ReadResult {
     Welcome { peer: ConnectionPeer, wants_rings: bool },
 }
 
-/// What every connection of a loop needs to know.
+/// State that every connection of a loop needs.
 pub(super) struct LoopContext<'a> {
     pub(super) node: NodeId,
     pub(super) key: &'a ClusterKey,
@@ -110,8 +110,9 @@ impl ServerConnection {
         matches!(self.phase, ConnectionPhase::Outgoing)
     }
 
-    /// The peer is not read from until it takes what waits for it. What it says by a connection that this side has made is taken
-    /// always: it makes less to send, and two nodes must not wait for each other.
+    /// The peer is not read from until it takes the output that waits for it. Frames on a
+    /// connection that this side has made are taken always: they make less to send, and two nodes
+    /// must not wait for each other.
     pub(super) fn is_held_back(&self, replies: &ReplySink) -> bool {
         !self.is_outgoing() && replies.is_full(self.id)
     }

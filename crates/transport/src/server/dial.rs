@@ -18,7 +18,7 @@ use crate::client::ConnectIdentity;
 use crate::client::connect::connect_node;
 use crate::key::ClusterKey;
 
-/// What came of a dial.
+/// Result of a dial.
 pub(super) struct DialResult {
     pub(super) ticket: u64,
     pub(super) made: Result<(AcceptedConnection, NodeId)>,
@@ -39,9 +39,9 @@ impl NodeDialler {
         Self { faults, key, dialled: Arc::default(), waker }
     }
 
-    /// Connects to the first of `addresses` that answers, as this node. What came of it is told by
-    /// [`Service::connected`](super::NodeService::connected) with this ticket. Never waits. The caller sees to it that
-    /// few are under way.
+    /// Connects to the first of `addresses` that answers, as this node. The result is told by
+    /// [`Service::connected`](super::NodeService::connected) with this ticket. Never waits. The
+    /// caller sees to it that few are under way.
     pub fn dial(&self, ticket: u64, addresses: Vec<Address>, deadline: Deadline) {
         let dialler = self.clone();
         let spawned = std::thread::Builder::new()

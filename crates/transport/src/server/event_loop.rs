@@ -218,7 +218,8 @@ impl EventLoop {
     /// Takes what the kernel has, waiting for it up to `timeout`, and serves it. Returns whether there was anything.
     fn look(&mut self, timeout: Option<Duration>, service: &mut dyn NodeService) -> Result<bool> {
         let timeout = if self.waker.may_sleep() { timeout } else { Some(Duration::ZERO) };
-        // Not kept in the loop: events hold a pointer-sized union, which would tie the loop to one thread.
+        // Not stored in the loop: events have a pointer-sized union, which would tie the loop to
+        // one thread.
         let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
         let waited = epoll::wait(&self.epoll, &mut space[..], timeout.map(timespec).as_ref());
         self.waker.awake();

@@ -55,9 +55,11 @@ impl ReplySink {
         self.close(conn, ErrorKind::Interrupted, "reset on purpose");
     }
 
-    /// Whether a handshake with `node`, or with a client, ends here because of a fault that meets the frame that has come, or the one to send: `frame`.
-    /// One that meets the latter with a wrong bit only puts that in. After one that was harmed, nothing is until another one comes to its end, so
-    /// that whoever has set `corrupt 100%` can still clear it.
+    /// Whether a handshake with `node`, or with a client, ends here because of a fault that meets
+    /// the frame that has come, or the one to send: `frame`. A fault that meets the latter with a
+    /// wrong bit only puts that in. After a handshake with an injected fault, there are none until
+    /// another one comes to its end, so that a client that has set `corrupt 100%` can still clear
+    /// it.
     ///
     /// # Errors
     /// The frame came with a wrong bit.

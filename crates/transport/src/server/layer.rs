@@ -1,4 +1,4 @@
-//! What lies between a socket and its frames: nothing, or TLS.
+//! The layer between a socket and its frames: none, or TLS.
 
 use std::os::fd::BorrowedFd;
 

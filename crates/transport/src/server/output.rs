@@ -38,9 +38,9 @@ pub(super) struct SocketQueue {
     /// Bytes of segments that wait.
     len: usize,
     spare: Vec<u8>,
-    /// Bytes ever sent, or sealed.
+    /// Bytes ever sent, or encrypted.
     progress: u64,
-    /// With TLS. What it has sealed and not sent goes before the segments.
+    /// With TLS. Its records that are not sent yet go before the segments.
     sealer: Option<Box<RecordSealer>>,
 }
 
@@ -124,7 +124,7 @@ impl SocketQueue {
         }
     }
 
-    /// What waits, as many pieces as one send takes.
+    /// Bytes that wait, as many pieces as one send takes.
     fn waiting(&self) -> impl Iterator<Item = &[u8]> {
         let skips = std::iter::once(self.sent).chain(std::iter::repeat(0));
         let pieces = self.segments.iter().take(SLICES_MAX).zip(skips);

@@ -1,7 +1,8 @@
-//! How many lines strangers may have written to the log.
+//! Limits the log lines about strangers.
 //!
-//! Whoever can open a socket can be refused as often as he likes. Each time is worth a line, but not the disk: beyond some in a minute they are counted,
-//! and the count is told with the first one of a later minute.
+//! Anyone who can open a socket can be refused as often as he likes. Each time is worth a line, but
+//! not the disk: beyond some in a minute they are counted, and the count is told with the first one
+//! of a later minute.
 
 use std::fmt;
 use std::time::Duration;

@@ -37,7 +37,7 @@ pub(super) struct ConnectionOutput {
     ring: Option<RingOutput>,
     /// Its id is in [`ReplySink::dirty`].
     dirty: bool,
-    /// Whose frames meet faults; `None`: nobody's.
+    /// The party whose frames meet faults; `None`: they meet none.
     party: Option<FaultParty>,
     /// A frame was sent with a wrong bit: whoever finds that ends the connection, and is alive.
     is_bent: bool,
@@ -46,7 +46,7 @@ pub(super) struct ConnectionOutput {
 struct RingOutput {
     memory: Arc<RingMemory>,
     producer: RingProducer,
-    /// What the ring had no room for; an empty frame stands for a marker.
+    /// Replies for which the ring had no room; an empty frame stands for a marker.
     waiting: VecDeque<Vec<u8>>,
     waiting_len: usize,
     progress: u64,
@@ -131,8 +131,9 @@ impl ReplySink {
         }
     }
 
-    /// Sends a reply; nothing happens if the connection is gone. What the peer does not take at once is kept, up to
-    /// [`Options::output_len_max`](super::LoopOptions::output_len_max) and one reply more; then the peer is not read from, and after
+    /// Sends a reply; nothing happens if the connection is gone. Bytes that the peer does not take
+    /// at once are queued, up to [`Options::output_len_max`](super::LoopOptions::output_len_max)
+    /// and one reply more; then the peer is not read from, and after
     /// [`Options::stall_timeout`](super::LoopOptions::stall_timeout) it is dropped.
     pub fn send<'a>(
         &mut self,
@@ -220,7 +221,7 @@ impl ReplySink {
         }
     }
 
-    /// Whose frames go by it, if they meet faults.
+    /// The party at the other end, if its frames meet faults.
     pub(super) fn party(&self, conn: ConnId) -> Option<FaultParty> {
         self.output(conn)?.party
     }
@@ -292,7 +293,8 @@ impl ReplySink {
         self.outputs[index] = Some((conn, output));
     }
 
-    /// From now on everything is sealed. Nothing waits to be sent: the peer has answered all there was.
+    /// From now on everything is encrypted. Nothing waits to be sent: the peer has answered all
+    /// there was.
     pub(super) fn seal(&mut self, conn: ConnId, sealer: RecordSealer) {
         if let Some(output) = get(&mut self.outputs, conn) {
             debug_assert_eq!(output.socket.len(), 0, "sealed in the middle");

@@ -37,7 +37,7 @@ pub(super) struct RingInput {
     used_at: Option<Duration>,
 }
 
-/// What is made for a new client of shared memory.
+/// Memory and descriptors for a new client of shared memory.
 pub(super) struct NewRings {
     pub(super) layout: RingLayout,
     pub(super) memory: Arc<RingMemory>,
@@ -94,8 +94,8 @@ impl RingInput {
         true
     }
 
-    /// Says that the node polls on `core`; returns whether the client does, too. One that has asked for nothing for a while works on something else
-    /// there.
+    /// Says that the node polls on `core`; returns whether the client does, too. A client that has
+    /// asked for nothing for a while works on something else there.
     pub(super) fn meet(&mut self, core: u32) -> bool {
         if !self.cores.meet(self.consumer.memory(), core) {
             return false;

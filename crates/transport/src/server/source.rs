@@ -1,8 +1,8 @@
-//! What the loop asks the kernel to tell it.
+//! Events that the loop asks the kernel to report.
 
 use rustix::event::epoll;
 
-/// What an epoll event is about, and the index of the listener or connection.
+/// Kind of an epoll event, and the index of the listener or connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventSource {
     Waker,
@@ -11,7 +11,8 @@ pub(super) enum EventSource {
     Doorbell,
 }
 
-/// What the kernel gives back with the event; `serial` tells a connection from an earlier one at the same index.
+/// The data that the kernel gives back with the event; `serial` tells a connection from an earlier
+/// one at the same index.
 pub(super) fn token(source: EventSource, serial: u32, index: usize) -> epoll::EventData {
     let serial = u64::from(serial & 0xff_ffff);
     epoll::EventData::new_u64((source as u64) << 56 | serial << 32 | index as u64)

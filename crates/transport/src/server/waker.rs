@@ -31,7 +31,7 @@ impl LoopWaker {
 
     /// Makes the loop call [`Service::wakeup`](super::NodeService::wakeup) soon. No system call when the loop is awake.
     pub fn wake(&self) {
-        // Who was first rings, or the loop looks before it sleeps.
+        // The thread that was first rings, or the loop looks before it sleeps.
         if !self.0.rung.swap(true, Ordering::SeqCst) && self.0.sleeps.load(Ordering::SeqCst) {
             ring(self.0.bell.as_fd());
         }

@@ -1,4 +1,4 @@
-//! What an event loop has to look after now and then: handshakes, stalled peers, ticks.
+//! Periodic work of an event loop: handshakes, stalled peers, ticks.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,7 +12,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// First and longest time until rings that were full are tried again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(64));
 
-/// The loop's appointments. When there are none, it sleeps for good and uses no processor.
+/// The loop's timers. When there are none, it sleeps for good and uses no processor.
 #[derive(Debug)]
 pub(super) struct LoopTimer {
     handshakes: VecDeque<(ConnId, Duration)>,
@@ -44,7 +44,7 @@ impl LoopTimer {
         [self.next_check, self.next_tick, self.next_retry].into_iter().flatten().min()
     }
 
-    /// How long the loop may sleep, with an appointment `other` beside its own; `None` for ever.
+    /// How long the loop may sleep, with a timer `other` beside its own; `None` for ever.
     pub(super) fn timeout(&self, other: Option<Duration>) -> Option<Duration> {
         let next = self.next().into_iter().chain(other).min();
         next.map(|next| next.saturating_sub(now()))

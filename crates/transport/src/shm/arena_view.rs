@@ -87,8 +87,9 @@ impl ArenaView {
         Some(BlockRef { offset: grant.offset, len, generation: grant.generation })
     }
 
-    /// The record `id` as the node shows it to clients of its host ([`samite_wire::lookup`]), for a caller that stands on lease epoch `lease`;
-    /// its first bytes are put to the front of `dest`. `None`: ask the node.
+    /// The record `id` as the node publishes it to clients of its host ([`samite_wire::lookup`]),
+    /// for a caller with name-space generation `lease`; its first bytes are put to the front of
+    /// `dest`. `None`: ask the node.
     #[must_use]
     pub fn head(
         &self,
@@ -99,7 +100,8 @@ impl ArenaView {
         let board = self.layout.lookup_offset() as usize;
         let generation = self.mapping.word(board + GENERATION_OFFSET).load(Ordering::Acquire);
         let (hash, part) = (id.hash(), self.part_of(id.partition));
-        // Before the slot: what was posted before this call began, and carried out since, is seen there.
+        // Before the slot: an entry that was submitted before this call began, and carried out
+        // since, is seen there.
         if self.is_submitted(part, hash) {
             return None;
         }
@@ -109,8 +111,9 @@ impl ArenaView {
         self.speaks_for(lease).then_some(head)
     }
 
-    /// Whether the node has none of these records, for a caller that stands on lease epoch `lease` and has claimed them, or knows otherwise that they do not
-    /// come into being. `false`: it may have.
+    /// Whether the node has none of these records, for a caller with name-space generation `lease`
+    /// that has claimed their record lock words, or knows otherwise that they do not come into
+    /// being. `false`: it may have.
     #[must_use]
     pub fn has_none(&self, ids: &[RecordId<'_>], lease: Epoch) -> bool {
         let is_absent = |id: &RecordId<'_>| {
@@ -124,7 +127,7 @@ impl ArenaView {
         ids.iter().all(is_absent) && self.speaks_for(lease)
     }
 
-    /// What the board and the posts say of a record will be needed soon.
+    /// Prefetch: a record's bucket of the look-up table and its lock word will be needed soon.
     pub(super) fn expect(&self, part: u32, hash: u64) {
         let bucket = self.layout.lookup_bucket_offset(part, hash);
         self.mapping.prefetch(bucket, BUCKET_LEN);
@@ -132,7 +135,7 @@ impl ArenaView {
         self.mapping.prefetch_to_write(claim, size_of::<u64>());
     }
 
-    /// The slot that the board has of a record will be needed next.
+    /// Prefetch: a record's slot of the look-up table will be needed next.
     pub(super) fn expect_slot(&self, part: u32, hash: u64) {
         let slot = self.slots_of(part, hash).next();
         if let Some(offset) = slot.and_then(|slot| self.layout.lookup_slot_offset(part, slot)) {
@@ -140,7 +143,7 @@ impl ArenaView {
         }
     }
 
-    /// Slots in which the board may have a record of this hash.
+    /// Slots in which the look-up table may have a record of this hash.
     fn slots_of(&self, part: u32, hash: u64) -> impl Iterator<Item = u32> {
         let bucket = self.layout.lookup_bucket_offset(part, hash);
         (0..BUCKET_WORDS).filter_map(move |at| {
@@ -149,8 +152,9 @@ impl ArenaView {
         })
     }
 
-    /// Whether what was read of the board before this call was right for a caller that stands on this lease epoch. Whoever raised an epoch, or stopped
-    /// the node, before the call that asks began is seen.
+    /// Whether what was read of the look-up table before this call was right for a caller with this
+    /// name-space generation. A node that raised the generation, or was stopped, before the call
+    /// that asks began is seen.
     fn speaks_for(&self, lease: Epoch) -> bool {
         let board = self.layout.lookup_offset() as usize;
         let required = self.mapping.long_word(board + LEASE_OFFSET).load(Ordering::Acquire);
@@ -158,34 +162,34 @@ impl ArenaView {
         lease.get() >= required && alive & ALIVE_MASK != 0 && self.is_board_valid()
     }
 
-    /// The part of the board, and the table of posts, of the records of a partition.
+    /// The part of the look-up table, and of the submission queues, for the records of a partition.
     pub(super) const fn part_of(&self, partition: PartitionId) -> u32 {
         self.layout.lookup_part(partition)
     }
 
-    /// A word of a table of posts.
+    /// A word of a shard's submission queues.
     pub(super) fn queue_word(&self, part: u32, offset: usize) -> &AtomicU64 {
         self.mapping.long_word(self.layout.submissions_offset(part) + offset)
     }
 
-    /// A short word of a table of posts.
+    /// A short word of a shard's submission queues.
     pub(super) fn queue_flag(&self, part: u32, offset: usize) -> &AtomicU32 {
         self.mapping.word(self.layout.submissions_offset(part) + offset)
     }
 
-    /// Where something of a table of posts lies.
+    /// Address of something in a shard's submission queues.
     pub(super) fn queue_at(&self, part: u32, offset: usize, len: usize) -> *mut u8 {
         self.mapping.at(self.layout.submissions_offset(part) + offset, len)
     }
 
-    /// Whether the node speaks for its records now, at a moment after this call has begun.
+    /// Whether the node speaks for its records now, at a time after this call has begun.
     fn is_board_valid(&self) -> bool {
         let offset = self.layout.lookup_offset() as usize + VALID_OFFSET;
         let until = self.mapping.long_word(offset).load(Ordering::Acquire);
         until == VALID_ALWAYS || SystemClock.monotonic() < Duration::from_nanos(until)
     }
 
-    /// A slot of the board, unless it is being written.
+    /// A slot of the look-up table, unless it is being written.
     fn slot(&self, offset: usize) -> Option<LookupSlot> {
         let sequence = self.mapping.word(offset + SEQUENCE_OFFSET);
         let before = sequence.load(Ordering::Acquire);

@@ -14,7 +14,7 @@ use samite_types::{Clock, SystemClock};
 
 use super::ring::{ControlWord, RingMemory};
 
-/// The core that this thread runs on at the moment, counted from 1.
+/// The core that this thread runs on now, counted from 1.
 pub(crate) fn this_core() -> u32 {
     rustix::thread::sched_getcpu() as u32 + 1
 }
@@ -38,7 +38,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_micros(500), Duration::from_
 /// The same where the others go on beside the thread: who shares its core gets what they leave of it meanwhile.
 const STAY: Duration = Duration::from_millis(16);
 
-/// What is known of those that a thread serves, beside one that waits on its core.
+/// Other clients that a thread serves, beside one that waits on its core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CoreSharers {
     /// There are none.
@@ -114,7 +114,7 @@ impl CoreLeaving {
 pub(crate) struct CoreKnowledge {
     own: ControlWord,
     other: ControlWord,
-    /// What the own word says; 0: nothing.
+    /// Value of the own word; 0: no core.
     told: u32,
 }
 
@@ -161,7 +161,7 @@ mod tests {
             let mut is_due = |after| leaving.is_due(at(time + after), company);
             assert!(!is_due(100) && !is_due(150));
             assert_eq!(is_due(200), company != CoreSharers::Busy, "three in a row");
-            // Always near somebody, ten times in a millisecond.
+            // Always on the same core as a waiter, ten times in a millisecond.
             let left: Vec<u64> = (3..3_000).filter(|turn| is_due(200 + turn * 100)).collect();
             // Apart for long: the next time is another matter.
             assert!(!is_due(400_000) && !is_due(400_100));

@@ -12,9 +12,9 @@
 //! would, the rest of the ring is skipped with a *pad*. A frame that is too long for the ring travels over the socket,
 //! and on the reply ring a *marker* tells the client to look there.
 //!
-//! Sleeping: whoever is about to sleep stores 1 in its word, looks at the ring once more, and sleeps. Whoever has published swaps
-//! the other's word to 0, and wakes it if it was 1. Both accesses of each side are sequentially consistent, so
-//! one of the two always sees the other's.
+//! Sleeping: a side that is about to sleep stores 1 in its word, looks at the ring once more, and
+//! sleeps. A side that has published swaps the other's word to 0, and wakes it if it was 1. Both
+//! accesses of each side are sequentially consistent, so one of the two always sees the other's.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,9 +31,9 @@ const WORD_STRIDE: usize = 128;
 const RINGS_OFFSET: usize = 4096;
 /// Frames begin at multiples of this.
 const ALIGN: usize = 8;
-/// What a pad begins with.
+/// First bytes of a pad.
 const PAD: [u8; 2] = [0, 0];
-/// What a marker begins with; it is [`ALIGN`] bytes long.
+/// First bytes of a marker, which is [`ALIGN`] bytes long.
 const MARKER: [u8; 2] = *b"So";
 const RING_LEN_MAX: u32 = 1 << 26;
 
@@ -204,7 +204,7 @@ impl RingProducer {
     }
 }
 
-/// What lies at the head of a ring.
+/// The item at the head of a ring.
 #[derive(Debug)]
 pub(crate) enum RingItem {
     /// A frame; body and payload lie behind it.
@@ -261,7 +261,7 @@ impl RingConsumer {
         unsafe { std::slice::from_raw_parts(bytes, len) }
     }
 
-    /// What is next; `None` when the ring is empty.
+    /// The next item; `None` when the ring is empty.
     ///
     /// # Errors
     /// The producer does not keep to the layout.
@@ -397,7 +397,8 @@ mod tests {
             }
         }
 
-        /// Whatever a client writes into its ring, the node sees an error or a frame inside the ring.
+        /// A client may write anything into its ring: the node sees an error or a frame inside the
+        /// ring.
         #[test]
         fn garbage_in_a_ring_is_no_danger(
             bytes in proptest::collection::vec(any::<u8>(), 0..200),

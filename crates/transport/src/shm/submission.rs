@@ -1,4 +1,4 @@
-//! A client's side of the [posts](samite_wire::submission).
+//! A client's side of [early completion](samite_wire::submission).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::Duration;
@@ -19,27 +19,31 @@ use super::arena_view::ArenaView;
 use super::cores::this_core;
 use crate::socket::timespec;
 
-/// After so many changes that were posted, a node that sleeps is woken.
+/// After so many changes that were submitted, a node that sleeps is woken.
 const POSTS_PER_CALL: usize = 16;
-/// After so many changes a client that runs on the node's core lets it go on with those of others. One on another core has not filled its lane by then.
+/// After so many changes a client that runs on the node's core lets it go on with those of others.
+/// A client on another core has not filled its queue by then.
 const POSTS_PER_TURN: usize = LANE_BOXES / 4;
-/// Boxes that a client tries before it waits.
+/// Slots that a client tries before it waits.
 const BOXES_TRIED: usize = 4;
-/// So many boxes are free before a client that waits goes on. The node has the others to go on with while it wakes up.
+/// So many slots are free before a client that waits goes on. The node has the others to go on with
+/// while it wakes up.
 const FREE_BOXES: usize = LANE_BOXES / 4;
-/// Who waits for a node on another core polls so long before it sleeps: about as long as it takes to wake up.
+/// A client that waits for a node on another core polls so long before it sleeps: about as long as
+/// it takes to wake up.
 const POLLED: Duration = Duration::from_micros(50);
 const POLLS_PER_LOOK: u32 = 16;
-/// How often a client waits for a box, and how long each time: then it asks, which says what is wrong with the node.
+/// How often a client waits for a slot, and how long each time: then it asks, which says what is
+/// wrong with the node.
 const WAITS: u32 = 10;
 const WAIT: Duration = Duration::from_millis(2);
 
-/// Where a client posts next, and as whom.
+/// The slot that a client fills next, and for which user.
 #[derive(Debug)]
 pub(super) struct NextSubmission {
-    /// Counts the boxes of its lane.
+    /// Counts the slots of its queue.
     next: AtomicUsize,
-    /// How often it has gone to another lane, and at which count it last did.
+    /// How often it has gone to another queue, and at which count it last did.
     moves: AtomicU32,
     moved_at: AtomicUsize,
     uid: u32,
@@ -53,14 +57,15 @@ impl NextSubmission {
         Self { next, moves: AtomicU32::new(0), moved_at, uid }
     }
 
-    /// The lane of this client. Its id is random: so is the lane, and the next one.
+    /// The submission queue of this client. Its id is random: so is the queue, and the next one.
     fn lane(&self, client: u64) -> usize {
         let moves = self.moves.load(Ordering::Relaxed);
         client.rotate_right(moves % u64::BITS * LANES.ilog2()) as usize % LANES
     }
 
-    /// At `turn` another client was met in the lane: goes to another one, unless it has just come to this one. More clients than lanes do not
-    /// change places all the time. Returns whether it went.
+    /// At `turn` another client was met in the queue: goes to another one, unless it has just come
+    /// to this one. More clients than queues do not change places all the time. Returns whether it
+    /// went.
     fn change_lane(&self, turn: usize) -> bool {
         let moved_at = self.moved_at.load(Ordering::Relaxed);
         let goes = turn.saturating_sub(moved_at) >= LANE_BOXES
@@ -75,20 +80,22 @@ impl NextSubmission {
     }
 }
 
-/// A change of one record, to be posted.
+/// A change of one record, to be submitted.
 #[derive(Clone, Copy, Debug)]
 pub struct SubmittedChange<'p> {
-    /// The record. It is what the board says of it that makes the outcome certain.
+    /// The record. Its state in the look-up table makes the outcome certain.
     pub record: RecordId<'p>,
-    /// Who may change its dataset.
+    /// Permissions of its dataset.
     pub access: DatasetAccess,
     /// Epoch of its cluster map.
     pub map_epoch: Epoch,
     /// The client.
     pub client: ClientId,
-    /// It counts on leases that the change asks for: it has to be the only one that may post.
+    /// It counts on delegations that the change asks for: its client has to be the sole delegation
+    /// holder.
     pub borrows: bool,
-    /// Token of the hold that the change takes, which may [end](ArenaView::end_reference) before that; 0 for none.
+    /// Token of the open reference that the change takes, which may [end](ArenaView::end_reference)
+    /// before that; 0 for none.
     pub hold: u64,
     /// The change, as a [request](samite_wire::op::OperationRequest).
     pub body: &'p [u8],
@@ -96,27 +103,27 @@ pub struct SubmittedChange<'p> {
     pub payload: &'p [&'p [u8]],
 }
 
-/// Why no box was free.
+/// Why no slot was free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QueueFull {
-    /// The node is behind with what this client has posted.
+    /// The node is behind with the entries of this client.
     BySelf,
     /// Other clients have some.
     ByOthers,
 }
 
-/// A box of a lane, which are used in turns.
+/// A slot of a queue, which are used in turns.
 const fn box_at(lane: usize, turn: usize) -> usize {
     lane * LANE_BOXES + turn % LANE_BOXES
 }
 
-/// Something was posted: the box in which it was left.
+/// A submission-queue entry: the slot in which it was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubmittedEntry {
     number: u16,
 }
 
-/// A box and perhaps a claim, freed when dropped unless they were posted.
+/// A slot and perhaps a record lock word, freed when dropped unless they were submitted.
 struct ClaimedSlot<'v> {
     owner: &'v AtomicU64,
     claim: Option<(&'v AtomicU64, LockWord)>,
@@ -149,14 +156,15 @@ fn poll_for(time: Duration, is_done: impl Fn() -> bool) -> bool {
 }
 
 impl ArenaView {
-    /// Whether something was posted that may have changed records of this hash, and that the node has yet to carry out.
+    /// Whether an entry was submitted that may have changed records of this hash, and that the node
+    /// has yet to carry out.
     pub(super) fn is_submitted(&self, part: u32, hash: u64) -> bool {
         let word =
             self.queue_word(part, lock_word_offset(lock_word_of(hash))).load(Ordering::Acquire);
         LockWord::read(word).is_some_and(|claim| claim.state == LockWordState::Posted)
     }
 
-    /// Whether `who` may post, who serves by this map and may count on leases.
+    /// Whether `who` may submit, who serves by this map and may count on delegations.
     fn is_open(&self, part: u32, map_epoch: Epoch, (who, borrows): (ClientId, bool)) -> bool {
         let open = self.queue_word(part, OPEN_OFFSET).load(Ordering::Acquire);
         if open != map_epoch.get() || open == 0 {
@@ -166,8 +174,9 @@ impl ArenaView {
         whom == who.get() || whom == 0 && !borrows
     }
 
-    /// Whether a client that serves by this map may post changes of `record` now, and with `borrows` count on leases. It may end at any time. What
-    /// [`ArenaView::submit`] looks at is fetched meanwhile.
+    /// Whether a client that serves by this map may submit changes of `record` now, and with
+    /// `borrows` count on delegations. It may end at any time. Memory that [`ArenaView::submit`]
+    /// reads is prefetched meanwhile.
     #[must_use]
     pub fn may_submit(
         &self,
@@ -183,8 +192,9 @@ impl ArenaView {
         is_open
     }
 
-    /// Posts a change of a record, if what is seen of it then makes the outcome certain. Where the node is behind it waits a little. `call` wakes the
-    /// node if it sleeps. `None`: nothing was done, ask the node.
+    /// Submits a change of a record, if the state that is seen then makes the outcome certain.
+    /// Where the node is behind it waits a little. `call` wakes the node if it sleeps. `None`:
+    /// nothing was done, ask the node.
     #[must_use]
     pub fn submit(
         &self,
@@ -210,7 +220,8 @@ impl ArenaView {
             return None;
         }
         claimed.claim = Some((word, claim));
-        // Who closes the table, or takes the record off the board, after what is seen from here on, sees the claim.
+        // A node that closes the table, or retracts the record, after what is seen from here on,
+        // sees the claimed lock word.
         fence(Ordering::SeqCst);
         if !self.is_open_for(part, change) || !is_certain(self) {
             return None;
@@ -227,7 +238,8 @@ impl ArenaView {
         Some(SubmittedEntry { number: number as u16 })
     }
 
-    /// The hold that a change takes which was posted about a record of this partition ends. `false`: the node has taken it already, ask for that.
+    /// Ends the open reference of a change that was submitted about a record of this partition.
+    /// `false`: the node has taken it already, ask for that.
     #[must_use]
     pub fn end_reference(
         &self,
@@ -237,7 +249,8 @@ impl ArenaView {
     ) -> bool {
         let offset = slot_offset(usize::from(posted.number)) + HOLD_OFFSET;
         let word = self.queue_word(self.part_of(partition), offset);
-        // In a table of another life of the node, or after others have used the box, there is another token.
+        // In a table of another run of the node, or after others have used the slot, there is
+        // another token.
         token != 0 && word.compare_exchange(token, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
@@ -245,7 +258,7 @@ impl ArenaView {
         self.is_open(part, change.map_epoch, (change.client, change.borrows))
     }
 
-    /// Takes a box of the client's lane that nobody has, and waits for one if need be.
+    /// Takes a slot of the client's queue that nobody has, and waits for one if need be.
     fn take_box(&self, part: u32, change: &SubmittedChange<'_>, call: impl Fn()) -> Option<usize> {
         let client = change.client.get();
         let turn = self.turn.next.fetch_add(1, Ordering::Relaxed);
@@ -254,7 +267,7 @@ impl ArenaView {
         }
         let mut lane = self.turn.lane(client);
         if turn.is_multiple_of(POSTS_PER_TURN) && self.holds_up(part, lane) {
-            // Until all that it has posted is carried out.
+            // Until all that it has submitted is carried out.
             self.await_box(part, box_at(lane, turn + LANE_BOXES - 1));
         }
         let mut tried = self.try_boxes(part, client, (lane, turn), turn..turn + BOXES_TRIED);
@@ -264,7 +277,7 @@ impl ArenaView {
         }
         if let Ok(number) = tried {
             if number % POSTS_PER_CALL < turn % POSTS_PER_CALL {
-                // It has passed over the box with which a node that sleeps is called.
+                // It has passed over the slot with which a node that sleeps is called.
                 call();
             }
             return Some(number);
@@ -284,7 +297,7 @@ impl ArenaView {
         None
     }
 
-    /// Takes the first box that nobody has of those at `places` in a lane.
+    /// Takes the first slot that nobody has of those at `places` in a queue.
     fn try_boxes(
         &self,
         part: u32,
@@ -299,8 +312,8 @@ impl ArenaView {
             match owner.compare_exchange(0, client, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => {
                     if at != turn {
-                        // The next ones follow this box: else each of them would try those that were taken before it, until nothing is left to be
-                        // carried out.
+                        // The next ones follow this slot: else each of them would try those that
+                        // were taken before it, until nothing is left to be carried out.
                         self.turn.next.fetch_max(at + 1, Ordering::Relaxed);
                     }
                     if taken == QueueFull::ByOthers {
@@ -315,20 +328,20 @@ impl ArenaView {
         Err(taken)
     }
 
-    /// Whether the node would carry out what is posted on the core of this thread.
+    /// Whether the node would carry out entries on the core of this thread.
     fn shares_core(&self, part: u32) -> bool {
         let node_core = self.queue_flag(part, NODE_CORE_OFFSET).load(Ordering::Relaxed);
         node_core == u32::from(this_core() as u16)
     }
 
-    /// Whether this thread runs where the node would go on with what clients of other lanes have posted.
+    /// Whether this thread runs where the node would go on with entries of other queues.
     fn holds_up(&self, part: u32, lane: usize) -> bool {
         let has_posts =
             |lane: usize| self.queue_word(part, pending_offset(lane)).load(Ordering::Relaxed) != 0;
         self.shares_core(part) && (0..LANES).any(|other| other != lane && has_posts(other))
     }
 
-    /// Waits a little until a box is free.
+    /// Waits a little until a slot is free.
     fn await_box(&self, part: u32, number: usize) {
         let owner = self.queue_word(part, owner_offset(number));
         let is_free = || owner.load(Ordering::Acquire) == 0;
@@ -338,24 +351,25 @@ impl ArenaView {
         let word = self.queue_flag(part, queue_offset(queue_of(number)));
         let waits = QueueWaiter { number, core: this_core() as u16 }.word();
         word.store(waits, Ordering::SeqCst);
-        // The node frees the box before it looks at the word.
+        // The node frees the slot before it looks at the word.
         if owner.load(Ordering::SeqCst) != 0 {
-            // Not private: the node wakes us from its own process. Whatever comes of it is seen at the box.
+            // Not private: the node wakes us from its own process. The result is seen at the slot.
             let _ = futex::wait(word, futex::Flags::empty(), waits, Some(&timespec(WAIT)));
         }
-        // Another client of the lane may wait there now.
+        // Another client of the queue may wait there now.
         let _ = word.compare_exchange(waits, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Says in a box what it is for.
+    /// Writes the header of a slot.
     fn label(&self, part: u32, number: usize, header: &RawSlotHeader) {
         let dest = self.queue_at(part, slot_offset(number), size_of::<RawSlotHeader>());
         let source = header.as_bytes();
-        // SAFETY: the box begins with a header; it is this client's until it is posted or freed, and the node checks what it reads of it.
+        // SAFETY: the slot begins with a header; it is this client's until it is submitted or
+        // freed, and the node checks what it reads of it.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), dest, source.len()) };
     }
 
-    /// Puts a change into a box.
+    /// Puts a change into a slot.
     fn fill(&self, part: u32, number: usize, change: &SubmittedChange<'_>) {
         if change.hold != 0 {
             let word = self.queue_word(part, slot_offset(number) + HOLD_OFFSET);
@@ -364,8 +378,9 @@ impl ArenaView {
         let start = slot_offset(number) + REQUEST_OFFSET;
         let mut dest = self.queue_at(part, start, REQUEST_LEN_MAX);
         for piece in std::iter::once(&change.body).chain(change.payload) {
-            // SAFETY: a box has room for the longest request, and the caller has checked that this one is no longer; it is this client's until
-            // it is posted or freed, and the node uses no copy that it made before.
+            // SAFETY: a slot has room for the longest request, and the caller has checked that this
+            // one is no longer; it is this client's until it is submitted or freed, and the node
+            // uses no copy that it made before.
             unsafe {
                 std::ptr::copy_nonoverlapping(piece.as_ptr(), dest, piece.len());
                 dest = dest.add(piece.len());

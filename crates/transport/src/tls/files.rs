@@ -63,7 +63,7 @@ impl TlsFiles {
     }
 }
 
-/// Who signs nodes' certificates, as PEM.
+/// Certificates of the authorities that sign nodes' certificates, as PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TlsAuthorities(Arc<Vec<u8>>);
 

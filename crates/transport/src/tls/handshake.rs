@@ -45,7 +45,7 @@ pub(crate) struct TlsSession {
     pub(crate) binding: Binding,
 }
 
-/// What rustls wants next.
+/// The step that rustls wants next.
 enum HandshakeStep {
     Again,
     /// Another record, unless the handshake is finished.
@@ -247,7 +247,7 @@ fn encode<Data>(
     }
 }
 
-/// What a handshake that fails tells the user.
+/// The error for the user of a handshake that fails.
 fn refused(error: rustls::Error) -> Error {
     use rustls::{CertificateError, Error as Tls};
     let refusals = [

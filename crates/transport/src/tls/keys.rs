@@ -55,7 +55,7 @@ fn certified(pair: Arc<dyn SigningKey>) -> Result<Arc<CertifiedKey>> {
     Ok(Arc::new(CertifiedKey::new(vec![public], pair)))
 }
 
-/// What a node's event loops accept connections with.
+/// Configuration with which a node's event loops accept connections.
 pub(crate) fn server_config(
     key: &ClusterKey,
     files: Option<&TlsFiles>,
@@ -81,7 +81,7 @@ pub(crate) fn server_config(
     Ok(Arc::new(config))
 }
 
-/// What a client, or a node that dials another, connects with.
+/// Configuration with which a client, or a node that dials another, connects.
 pub(super) fn client_config(key: &ClusterKey) -> Result<Arc<ClientConfig>> {
     let provider = provider();
     let algorithms = provider.signature_verification_algorithms;

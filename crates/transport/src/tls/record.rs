@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use super::{CONTENT_LEN_MAX, RECORD_HEADER_LEN, RECORD_LEN_MAX, record_len};
 use crate::socket::{receive_append, send_now};
 
-/// Plaintext that is sealed before it is offered to the socket.
+/// Plaintext that is encrypted before it is offered to the socket.
 const SEALED_LEN_MAX: usize = 256 << 10;
 /// Bytes received at once when there are many.
 const BULK_LEN: usize = 64 << 10;
@@ -36,7 +36,7 @@ pub(super) enum KeySchedule {
     Server(KernelConnection<ServerConnectionData>),
 }
 
-/// What both halves of a connection need for new keys.
+/// Secrets from which both halves of a connection make new keys.
 pub(super) struct RecordKeys {
     schedule: Mutex<KeySchedule>,
     suite: &'static Tls13CipherSuite,
@@ -88,7 +88,8 @@ fn parts(
     }
 }
 
-/// The sending half: seals plaintext into records, and keeps those that the socket has not taken.
+/// The sending half: encrypts plaintext into records, and keeps those that the socket has not
+/// taken.
 pub(crate) struct RecordSealer {
     keys: Arc<RecordKeys>,
     encrypter: Box<dyn MessageEncrypter>,
@@ -136,7 +137,8 @@ impl RecordSealer {
         self.progress
     }
 
-    /// Seals the next bytes of `chunks`, from `from` on, some hundred KiB of them at most. Frames that wait together share records. Returns how many bytes.
+    /// Encrypts the next bytes of `chunks`, from `from` on, some hundred KiB of them at most.
+    /// Frames that wait together share records. Returns how many bytes.
     pub(crate) fn seal(&mut self, chunks: &[&[u8]], from: usize) -> Result<usize, Errno> {
         let total: usize = chunks.iter().map(|chunk| chunk.len()).sum();
         let until = total.min(from + SEALED_LEN_MAX);
@@ -174,7 +176,7 @@ impl RecordSealer {
         Ok(())
     }
 
-    /// Sends what the socket takes now of what was sealed. `true`: all of it.
+    /// Sends the records that the socket takes now. `true`: all of them.
     pub(crate) fn send(&mut self, fd: BorrowedFd<'_>) -> Result<bool, Errno> {
         while self.len > 0 {
             let mut slices: SmallVec<[IoSlice<'_>; 20]> = SmallVec::new();
@@ -218,23 +220,23 @@ pub(crate) struct RecordOpener {
     keys: Arc<RecordKeys>,
     decrypter: Box<dyn MessageDecrypter>,
     sequence: u64,
-    /// Plaintext that nobody has taken, then sealed bytes.
+    /// Plaintext that nobody has taken, then encrypted bytes.
     buffer: Vec<u8>,
     /// The plaintext in it.
     plain: std::ops::Range<usize>,
-    /// Where the sealed bytes begin.
+    /// Where the encrypted bytes begin.
     sealed_at: usize,
     /// Bytes received at once.
     receive_len: usize,
     empty_records: u32,
     /// The peer has said that it sends nothing more.
     closed: bool,
-    /// What has ended it.
+    /// The error that has ended it.
     failed: Option<Errno>,
 }
 
 impl RecordOpener {
-    /// `received`: sealed bytes that came with the last of the handshake.
+    /// `received`: encrypted bytes that came with the last of the handshake.
     pub(super) fn new(
         keys: &Arc<RecordKeys>,
         (sequence, secrets): (u64, ConnectionTrafficSecrets),

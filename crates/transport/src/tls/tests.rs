@@ -35,7 +35,7 @@ fn sockets() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
 }
 
-/// Seals and sends `chunks`, opening what arrives meanwhile; returns that.
+/// Encrypts and sends `chunks`, opening what arrives meanwhile; returns that.
 fn pass(from: &mut TlsSession, to: &mut TlsSession, chunks: &[&[u8]], piece: usize) -> Vec<u8> {
     let (near, far) = sockets();
     let len: usize = chunks.iter().map(|chunk| chunk.len()).sum();
@@ -142,7 +142,7 @@ fn a_cut_in_a_record_is_seen() {
     assert!(node.opener.is_inside_record());
 }
 
-/// What a client sends first.
+/// The first message of a client.
 fn hello() -> Vec<u8> {
     let mut out = Vec::new();
     TlsHandshake::client(&key(1), "127.0.0.1").unwrap().advance(&[], &mut out).unwrap();
@@ -152,7 +152,7 @@ fn hello() -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whoever does not hold the key: no panic, no end of the handshake, no memory without bound.
+    /// A peer without the key: no panic, no end of the handshake, no memory without bound.
     #[test]
     fn no_bytes_upset_a_node(
         start in prop_oneof![Just(Vec::new()), Just(hello())],

@@ -13,7 +13,7 @@ use samite_transport::{Address, ClusterKey};
 use samite_types::{ClientId, Deadline, Epoch, NodeId, RequestId};
 use samite_wire::frame::{CheckedHeader, FrameKind};
 
-/// What an [`Echo`] does with a request; the first byte of the body.
+/// Commands of a request to an [`Echo`]: the first byte of the body.
 pub mod command {
     /// Answer with the same body and payload.
     pub const ECHO: u8 = 0;
@@ -132,7 +132,7 @@ pub fn client() -> ClientId {
 }
 
 impl Node {
-    /// A node that answers what it kept every few milliseconds.
+    /// A node that answers the requests that it kept every few milliseconds.
     pub fn start(options: LoopOptions) -> Self {
         Self::start_with(LoopOptions { tick: Some(Duration::from_millis(5)), ..options })
     }

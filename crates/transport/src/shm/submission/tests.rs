@@ -111,7 +111,7 @@ fn a_change_is_posted_with_all_that_the_node_needs() {
     let contents = SlotContents::read(&raw).unwrap();
     assert_eq!(contents.label.hash, ID.hash());
     assert_eq!((contents.body, contents.payload), (&b"abc"[..], &b"def"[..]));
-    // Until it is carried out the board may be behind, and nobody else can post.
+    // Until it is carried out the look-up table may be behind, and nobody else can submit.
     assert!(node.view.head(&ID, Epoch(5), &mut [0; HEAD_LEN]).is_none());
     assert_eq!(node.view.submit(&change(b"abc"), || {}, |_| true), None);
 }
@@ -127,7 +127,7 @@ fn a_hold_ends_where_it_was_posted_once() {
     let first = holding(11);
     assert!(!ends(first, 12) && ends(first, 11) && !ends(first, 11));
     node.clear();
-    // The same box, a lane later: what was posted there before is nothing to it.
+    // The same slot, a round of the queue later: the entry that was there before is nothing to it.
     let later = (1..LANE_BOXES).fold(first, |_, _| {
         let posted = holding(12);
         node.clear();
@@ -210,7 +210,7 @@ fn who_is_revoked_or_closed_out_meanwhile_does_not_post() {
     assert_eq!(word.load(Ordering::SeqCst), other, "another's claim stays");
 }
 
-/// Fills the lane of the client.
+/// Fills the queue of the client.
 fn fill_lane(node: &Node) {
     for number in 0..BOXES {
         if queue_of(number) == change(b"").client.get() as usize % LANES {
@@ -233,7 +233,7 @@ fn who_finds_its_lane_full_waits_until_some_of_it_is_free() {
         scope.spawn(|| {
             while !is_over.load(SeqCst) {
                 let Some(waiter) = QueueWaiter::read(lane(&node).load(SeqCst)) else { continue };
-                // So far ahead of the first post, or of one that was tried since.
+                // So far ahead of the first entry, or of one that was tried since.
                 let turn = (waiter.number + LANE_BOXES - FREE_BOXES) % LANE_BOXES;
                 assert!(turn < node.view.turn.next.load(SeqCst));
                 node.word(owner_offset(waiter.number)).store(0, SeqCst);
@@ -321,7 +321,8 @@ fn a_client_on_the_core_of_the_node_lets_it_go_on_with_others() {
     let node = Node::new();
     let own = change(b"").client.get() as usize % LANES;
     on_one_core(|core| {
-        // Posts a quarter of a lane, of which the last is not carried out, and says for which box it waited after that.
+        // Submits a quarter of a queue, of which the last is not carried out, and says for which
+        // slot it waited after that.
         let waited_for = |node_core: u32, others_post: bool| {
             node.mapping
                 .word(node.layout.submissions_offset(0) + NODE_CORE_OFFSET)
@@ -355,7 +356,7 @@ fn a_client_on_the_core_of_the_node_lets_it_go_on_with_others() {
         };
         assert_eq!(waited_for(core + 1, true), None, "the node has a core of its own");
         assert_eq!(waited_for(core, false), None, "nobody else has posted");
-        // The other thread may have been kept from looking while it waited.
+        // The other thread may have been prevented from looking while it waited.
         assert!((0..1000).any(|_| waited_for(core, true) == Some(true)));
     });
 }
@@ -373,7 +374,7 @@ fn nobody_waits_for_ever_or_for_a_table_that_is_closed() {
         assert_eq!(node.claim(), None);
         calls.load(SeqCst)
     };
-    // The first of all posts calls, and each time that it waits.
+    // The first of all entries calls, and each time that it waits.
     assert_eq!(waited(), 1 + WAITS as usize);
     node.word(OPEN_OFFSET).store(0, SeqCst);
     assert_eq!(waited(), 1);
@@ -391,7 +392,7 @@ fn a_node_that_sleeps_is_called_now_and_then() {
         node.clear();
     }
     assert_eq!(calls.load(SeqCst), 3);
-    // The box whose turn it is to call is found behind one that is taken.
+    // The slot whose turn it is to call is found behind one that is taken.
     let turn = 4 * POSTS_PER_CALL - 1;
     node.view.turn.next.store(turn, SeqCst);
     let first = change(b"").client.get() as usize % LANES * LANE_BOXES;
