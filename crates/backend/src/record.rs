@@ -376,16 +376,18 @@ pub trait RecordStore: Send {
     /// Records held.
     fn record_count(&self) -> u64;
 
-    /// Lets clients of this host read the first bytes of a record for themselves ([`samite_wire::lookup`]) until it changes, if the store can.
-    /// `head` is at least [`HEAD_LEN`](samite_wire::lookup::HEAD_LEN) of them; records with fewer are not shown. Not to be called between the
-    /// actions of one operation.
+    /// Publishes the first bytes of a record to clients of this host ([`samite_wire::lookup`])
+    /// until it changes, if the store can. `head` is at least
+    /// [`HEAD_LEN`](samite_wire::lookup::HEAD_LEN) of them; records with fewer are not published.
+    /// Not to be called between the actions of one operation.
     fn show(&self, _key: &[u8], _meta: RecordMeta, _head: &[u8]) {}
 
     /// Prefetch: a record at `key` will change or be published, before other work; a hint, for the
     /// store to have at hand the memory that it takes.
     fn expect(&self, _key: &[u8]) {}
 
-    /// The record at `key`, if there is one, will be looked at: a hint, for the store to have it at hand.
+    /// Prefetch: the record at `key`, if there is one, will be looked at; a hint, for the store to
+    /// have it at hand.
     fn fetch(&self, _key: &[u8]) {}
 
     /// From now on records are published only to clients with name-space generation `epoch` or a

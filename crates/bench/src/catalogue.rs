@@ -21,11 +21,11 @@ type Make = Box<dyn Fn(&mut BenchPlace) -> Result<Box<dyn Workload>>>;
 /// One benchmark.
 pub struct CatalogueEntry {
     pub name: String,
-    /// What it is judged by.
+    /// The figure by which it is judged.
     pub what: JudgedBy,
     /// Operations in a second that it should reach, whatever the floor.
     pub per_s_min: Option<f64>,
-    /// What it is measured against, in the same run.
+    /// The benchmarks against which it is measured, in the same run.
     pub against: Vec<ReferenceRow>,
     /// Makes the workload, starting what it needs.
     pub make: Make,
@@ -220,7 +220,7 @@ fn objects() -> Vec<CatalogueEntry> {
     all
 }
 
-/// What TLS costs: beside the same without it.
+/// The cost of TLS: beside the same without it.
 fn sealed() -> Vec<CatalogueEntry> {
     let (transport, home) = (TransportKind::Tls, RecordHost::OneTls);
     let mut all = Vec::new();

@@ -32,7 +32,7 @@ use place::BenchPlace;
 
 pub use child::run as peer;
 
-/// What `samite bench` was asked for.
+/// Options of `samite bench`.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
     /// Run only the benchmark of this name, or those whose names match: a substring, or a pattern with `*`. All when `None`.

@@ -9,7 +9,7 @@ use samite_types::{Error, ErrorKind, Result};
 const TURNS: u32 = 5;
 const NS_MAX: u64 = 120_000_000_000;
 
-/// What one turn of a workload did.
+/// Result of one turn of a workload.
 pub struct WorkloadRound {
     /// Operations done.
     pub ops: u64,
@@ -82,7 +82,7 @@ where
     Box::new(StepWorkload { ops, bytes, step })
 }
 
-/// What a benchmark is judged by.
+/// The figure by which a benchmark is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JudgedBy {
     /// Time of one operation (p50); less is better.
@@ -93,7 +93,7 @@ pub enum JudgedBy {
     Excess,
 }
 
-/// What a comparison should come to.
+/// The aim of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ComparisonAim {
     AtMost(f64),

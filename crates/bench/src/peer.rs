@@ -27,7 +27,7 @@ pub struct RedisServer {
 impl RedisServer {
     /// Starts it; [`ErrorKind::Unsupported`] when it is not installed.
     pub fn start(dir: &Path) -> Result<Self> {
-        // Given up again at once: the port stays free for the moment that the server needs.
+        // Given up again at once: the port stays free until the server needs it.
         let port = TcpListener::bind("127.0.0.1:0")
             .and_then(|listener| listener.local_addr())
             .map_err(failed("find a free port for redis-server"))?

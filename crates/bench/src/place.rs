@@ -35,7 +35,7 @@ impl BenchPlace {
         self.directory.path()
     }
 
-    /// Where durable datasets are kept.
+    /// Directory of durable datasets.
     pub fn flash(&self) -> PathBuf {
         self.directory.path().join("flash")
     }
@@ -48,7 +48,7 @@ impl BenchPlace {
         self.cluster.as_ref().ok_or_else(|| ErrorKind::Internal.into())
     }
 
-    /// The store that has this home, started when first asked for.
+    /// The store with its records there, started when first asked for.
     pub fn store(&mut self, home: RecordHost) -> Result<&BenchCluster> {
         if home == RecordHost::One {
             return self.cluster();

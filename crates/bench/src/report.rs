@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::MeasuredRow;
 use crate::measure::{Comparison, ComparisonAim, JudgedBy, WorkloadResult};
 
-/// What a benchmark was measured against.
+/// The benchmark against which one was measured.
 pub struct MeasuredAgainst {
     pub name: String,
     pub figures: WorkloadResult,

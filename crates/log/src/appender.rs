@@ -14,12 +14,12 @@ use crate::log::OpenLog;
 
 /// Most bytes of frames that wait to be written; then appending is refused as busy.
 const PENDING_LEN_MAX: u64 = 64 << 20;
-/// Memory of a batch beyond this is not kept for the next.
+/// Memory of a batch beyond this is freed before the next.
 const KEEP_LEN_MAX: usize = 4 << 20;
 /// How often a disk that is full or fails is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 
-/// What a log has and takes.
+/// Metrics of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogMetrics {
     /// Bytes of its files.
@@ -30,10 +30,10 @@ pub struct LogMetrics {
     pub batches: u64,
 }
 
-/// A so many-th part of a segment is kept for what has to work on a full disk.
+/// A so many-th part of a segment is reserved for frames that have to be written on a full disk.
 const RESERVE: u64 = 16;
 
-/// What a frame is for: how much of the last space it may take when the disk is full.
+/// Purpose of a frame: how much of the last space it may take when the disk is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FrameNeed {
     /// It gives space back, or is needed to read.
@@ -52,7 +52,7 @@ pub struct LogAppender {
     next: u64,
     /// Bytes appended since the log was opened.
     appended: u64,
-    /// Bytes kept for what has to work on a full disk.
+    /// Bytes reserved for frames that have to be written on a full disk.
     reserve: u64,
     /// Frames were added that the thread was not told of.
     is_quiet: bool,
@@ -118,7 +118,7 @@ impl LogAppender {
         // Before the first frame, so that a disk that is full is known from the start.
         let prepared = writer.log.prepare();
         if prepared.is_err() && writer.log.room(0) < reserve {
-            // What cannot be had is told by the first error.
+            // The first error says that there is no space.
             let _ = writer.log.prepare_small();
         }
         writer.set_trouble(prepared.err());
@@ -127,8 +127,10 @@ impl LogAppender {
         Ok(Self { shared, next, appended: 0, reserve, is_quiet: false, thread: Some(thread) })
     }
 
-    /// Whether a frame with a payload of `len` bytes may be added: what is added then is sure to have its place. Of the last space a part is kept
-    /// for what has greater need of it, and the rest for what is not asked for: what a partition notes by itself.
+    /// Whether a frame with a payload of `len` bytes may be added: a frame that is added then is
+    /// sure to have its place. Of the last space a part is reserved for frames with greater need of
+    /// it, and the rest for those that are added without asking: notes that a partition makes by
+    /// itself.
     ///
     /// # Errors
     /// `Busy`: too much waits to be written. `NoSpace` or another of the disk's: see [`trouble`](Self::trouble).
@@ -226,7 +228,7 @@ impl LogAppender {
         self.shared.changed.notify_one();
     }
 
-    /// Figures.
+    /// Metrics of the log.
     #[must_use]
     pub fn metrics(&self) -> LogMetrics {
         let of = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
@@ -274,13 +276,14 @@ impl<W: Fn()> AppendWriter<W> {
             self.set_trouble(prepared.err());
             self.set_limit(batch.is_empty());
             if is_full {
-                // Who has something to do about it is to look at it.
+                // The thread that has something to do about it is to look at it.
                 (self.wake)();
             }
         }
     }
 
-    /// Waits for frames, for something to drop, or for the time to try again; `None` at the end. What is in `batch` comes first.
+    /// Waits for frames, for something to drop, or for the time to try again; `None` at the end.
+    /// Frames in `batch` come first.
     fn next_work(&self, batch: &mut FrameBatch) -> Option<u64> {
         let mut queue = lock(&self.shared.queue);
         let before = queue.drop_below;

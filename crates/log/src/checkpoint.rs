@@ -14,7 +14,7 @@ use samite_types::{Error, ErrorKind, Result};
 use crate::disk::{LogDisk, LogFile};
 use crate::frame::{FRAME_LEN_MAX, FrameBatch, HEAD_LEN, framed_len, read, u32_at};
 
-/// What is being written.
+/// Suffix of a checkpoint that is being written.
 pub const UNFINISHED: &str = ".new";
 
 /// Bytes that are gathered before they are written.
@@ -110,7 +110,7 @@ pub fn read_all(
 ) -> Result<u64> {
     let file = disk.open(name)?;
     let len = file.len()?;
-    // Who asks for a checkpoint names it.
+    // The caller that asks for a checkpoint names it.
     let corrupt = |at: u64| Error::new(ErrorKind::Corrupt, format!("damaged at byte {at}"));
     let (mut at, mut sequence) = (0, 1);
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! What a log needs of a file system, and who gives it.
+//! The file system under a log, and its implementations.
 
 mod dir;
 pub mod memory;

@@ -1,15 +1,19 @@
 //! Which start of its node a directory of durable data has seen last, so that an older copy of the directory is told from it.
 //!
-//! When a node starts it draws a *mark*, notes it here as the one that it *tries*, and joins with it and with the mark by which it *joined* last.
-//! The coordinator has kept the mark of the last join. It takes a node that names this one as either of the two, and keeps the new one. Once the node
-//! knows that it has joined, and before it serves, it notes that. So of a copy that was made before the last join, both are others than the kept one.
+//! When a node starts it draws a *mark*, notes it here as the one that it *tries*, and joins with
+//! it and with the mark by which it *joined* last. The coordinator has the mark of the last join.
+//! It takes a node that names this one as either of the two, and records the new one. Once the node
+//! knows that it has joined, and before it serves, it notes that. So of a copy that was made before
+//! the last join, both marks differ from the coordinator's.
 //!
-//! A node may die anywhere on the way: before its join is taken the kept mark is the one by which it joined last; after that it is the
-//! one that it tries. A mark that is noted as tried stays, over any number of starts, until the node knows that it has joined by it: were another one
-//! drawn, the kept one could be neither. When what is noted last cannot be written, the next start tries the same mark
-//! again, which is right, and tells less.
+//! A node may die anywhere on the way: before its join is taken the coordinator's mark is the one
+//! by which it joined last; after that it is the one that it tries. A mark that is noted as tried
+//! stays, over any number of starts, until the node knows that it has joined by it: were another
+//! one drawn, the coordinator's could be neither. When the last note cannot be written, the next
+//! start tries the same mark again, which is right, and tells less.
 //!
-//! Directories of before there were marks have none, and neither has the coordinator for them: what names the directory stands for the first.
+//! Directories of before there were marks have none, and neither has the coordinator for them: the
+//! directory's id stands for the first.
 
 use samite_types::{ErrorKind, Result};
 
@@ -46,7 +50,7 @@ impl DirectoryMarks {
             disk.sync()?;
             return Ok(Self { file: Some(file), before, tries });
         }
-        // One that has logs was made before there were marks.
+        // A directory that has logs was made before there were marks.
         let has_logs = names.iter().any(|name| name.starts_with("shard-"));
         let before = if has_logs { id } else { 0 };
         match TwiceFile::create(disk, &KIND, id, [before, drawn]) {
@@ -74,7 +78,7 @@ impl DirectoryMarks {
     /// The node has joined by the mark that it was to try.
     ///
     /// # Errors
-    /// The disk's: what is there is right, but the next start draws no new mark.
+    /// The disk's: the file is right, but the next start draws no new mark.
     pub fn settle(&mut self) -> Result<()> {
         self.file.as_mut().map_or(Ok(()), |file| file.set([self.tries, 0]))
     }

@@ -1,7 +1,8 @@
-//! The write-ahead log: what is in it outlives the process, and says so only when it does.
+//! The write-ahead log: its frames outlive the process, and it says so only when they do.
 //!
-//! A log is a directory of *segments*, each with the *frames* of consecutive sequence numbers. What a frame holds is the caller's
-//! business: bytes in, bytes out. A segment is set aside whole before it is used, so that what was accepted has its place.
+//! A log is a directory of *segments*, each with the *frames* of consecutive sequence numbers. The
+//! payload of a frame is the caller's business: bytes in, bytes out. A segment is set aside whole
+//! before it is used, so that an accepted frame has its place.
 //!
 //! ```text
 //!  log-0000000000000001      header │ frame 1 │ frame 2 │ … │ frame 7810 │ rest
@@ -24,9 +25,10 @@
 //! was cut is an error, too, also at the ends of the log, where the numbers of the frames leave no gap. [`inventory`] does the same for files beside
 //! the log, and [`joined`] tells an older copy of everything.
 //!
-//! Why a crate of its own: it knows neither records nor partitions, as [`samite_types`] is all it needs, and whoever wants a log
-//! (the node's shards; a coordinator's state) can have one. [`LogDisk`] stands between it and the operating system, so that tests
-//! lose what was not synced, tear writes at any byte and fail any call ([`memory`]).
+//! Why a crate of its own: it knows neither records nor partitions, as [`samite_types`] is all it
+//! needs, and any part that wants a log (the node's shards; a coordinator's state) can have one.
+//! [`LogDisk`] stands between it and the operating system, so that tests lose what was not synced,
+//! tear writes at any byte and fail any call ([`memory`]).
 
 mod appender;
 pub mod checkpoint;

@@ -157,7 +157,7 @@ impl OpenLog {
         self.next
     }
 
-    /// Number of the oldest frame that is kept; [`next`](Self::next) if there is none.
+    /// Number of the oldest frame that the log has; [`next`](Self::next) if there is none.
     #[must_use]
     pub fn first(&self) -> u64 {
         self.segments.front().map_or(self.next, |segment| segment.first)
@@ -170,7 +170,7 @@ impl OpenLog {
         segments + self.spare.as_ref().map_or(0, |(_, len)| *len)
     }
 
-    /// No frames are kept.
+    /// The log has no frames.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.first() == self.next
@@ -244,8 +244,8 @@ impl OpenLog {
     /// Writes the frames of `batch`, in order, and returns when they are on flash.
     ///
     /// # Errors
-    /// The disk's. The frames below [`next`](Self::next) are on flash; the same batch may be tried again, and is written anew from there. What
-    /// a sync that failed has left is not relied on.
+    /// The disk's. The frames below [`next`](Self::next) are on flash; the same batch may be tried
+    /// again, and is written anew from there. Bytes that a failed sync has left are not relied on.
     pub fn write(&mut self, batch: &mut FrameBatch) -> Result<()> {
         batch.finish(self.settings.id, self.next, self.next);
         while batch.written() < batch.len() {
@@ -372,7 +372,8 @@ fn find_spare(
     Ok(None)
 }
 
-/// Writes zeros where a torn tail was: what is written there next must not be followed by a part of it.
+/// Writes zeros where a torn tail was: the bytes that are written there next must not be followed
+/// by a part of it.
 fn clear(file: &dyn LogFile, range: Range<u64>) -> Result<()> {
     let mut at = range.start;
     while at < range.end {

@@ -16,7 +16,7 @@ const KIND: TwiceKind<3> = TwiceKind {
     is_sound: |numbers| LogExtent::of(*numbers).is_sound(),
 };
 
-/// What the manifest says.
+/// Contents of the manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogExtent {
     /// First frame of the oldest segment that is needed.

@@ -9,7 +9,7 @@ const MAGIC: &[u8; 8] = b"samiteL1";
 /// Bytes of a segment's header.
 pub(crate) const HEADER_LEN: usize = 32;
 const PREFIX: &str = "log-";
-/// What is being made. It has no frames.
+/// Name of a segment that is being made. It has no frames.
 pub(crate) const SPARE: &str = "spare";
 
 /// A segment that is complete, or in use.
@@ -44,7 +44,7 @@ pub(crate) fn header(id: u64, first: u64) -> [u8; HEADER_LEN] {
     bytes
 }
 
-/// What was found in a segment.
+/// Result of reading a segment.
 #[derive(Debug)]
 pub(crate) struct SegmentContents {
     /// Sequence number after the last frame.

@@ -1,4 +1,4 @@
-//! What a directory of durable data is: a file in it names it for good.
+//! Identity of a directory of durable data: a file in it names it for good.
 
 use samite_types::{Error, ErrorKind, Result};
 
@@ -10,7 +10,7 @@ const NAME: &str = "storage";
 const MAGIC: &[u8; 8] = b"samiteS1";
 const LEN: usize = 32;
 
-/// What the file says.
+/// Contents of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StorageNote {
     /// Drawn when the directory was made; not 0.

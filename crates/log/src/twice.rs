@@ -5,7 +5,8 @@
 //!  byte 4096   the same, of another count
 //! ```
 //!
-//! Changes go to the two copies in turn, each in place and synced: one that is torn leaves the other, and none needs space on the disk, which may be full.
+//! Changes go to the two copies in turn, each in place and synced: a torn write leaves the other,
+//! and needs no space on the disk, which may be full.
 //! The valid copy with the higher count counts.
 
 use std::fmt;
@@ -22,7 +23,7 @@ const LEN: usize = 2 * DISTANCE;
 const HEAD_LEN: usize = 24;
 const TAIL_LEN: usize = 8;
 
-/// What such a file is.
+/// Format of such a file.
 pub(crate) struct TwiceKind<const N: usize> {
     pub(crate) name: &'static str,
     /// Its name while it is made.

@@ -124,7 +124,7 @@ fn on_a_full_disk_a_log_goes_on_where_it_was_and_keeps_the_last_space_for_what_f
     memory.set_capacity(Some(0));
     let (mut written, refused) = add_until_refused(&mut appender, FrameNeed::Ordinary);
     assert_eq!(refused, ErrorKind::NoSpace);
-    // Whatever the disk has, a restart leaves it as it is: no space is given up, and none is needed.
+    // A restart leaves the files on the disk as they are: no space is given up, and none is needed.
     for (need, frames) in
         [(FrameNeed::Small, 16), (FrameNeed::Essential, 8), (FrameNeed::Essential, 0)]
     {
@@ -134,13 +134,13 @@ fn on_a_full_disk_a_log_goes_on_where_it_was_and_keeps_the_last_space_for_what_f
         assert!(appender.blocked().is_none());
         assert_eq!(appender.shortage().map(|error| error.kind()), Some(ErrorKind::NoSpace));
         assert_eq!(add_until_refused(&mut appender, FrameNeed::Ordinary), (0, ErrorKind::NoSpace));
-        // Frames of 32 bytes, of a quarter of the 1024 that are kept.
+        // Frames of 32 bytes, of a quarter of the 1024 that are reserved.
         let (added, refused) = add_until_refused(&mut appender, need);
         assert!((frames / 2..=frames).contains(&added), "{added} {need:?}");
         assert_eq!(refused, ErrorKind::NoSpace);
         written += added;
     }
-    // What is not asked for still has its place.
+    // A frame that is added without asking still has its place.
     appender.add(|out| out.extend_from_slice(&[1; 8]));
     appender.submit();
     until("it is written", || appender.durable() == appender.next());

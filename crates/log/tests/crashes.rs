@@ -1,5 +1,5 @@
-//! Whatever call a crash or an error comes in, what is found after it is what was written, from the oldest frame that was not dropped to
-//! at least the last that was acknowledged.
+//! A crash or an error may come in any call: the frames found after it are those that were written,
+//! from the oldest one that was not dropped to at least the last that was acknowledged.
 
 use std::sync::Arc;
 
@@ -97,7 +97,7 @@ impl Subject {
                 let mut written = log.prepare();
                 for _ in 0..*tries {
                     written = log.write(&mut batch);
-                    // What was written before an error is on flash all the same.
+                    // Frames written before an error are on flash all the same.
                     assert!(log.next() > self.acknowledged);
                     self.acknowledged = log.next() - 1;
                     if written.is_ok() {
@@ -177,7 +177,7 @@ fn rot_is_reported_wherever_a_later_batch_proves_it() {
             assert_eq!(error.kind(), ErrorKind::Corrupt, "byte {at}");
             assert!(error.message().contains(name), "{error}");
         } else {
-            // Nothing tells the last batch from one that was torn.
+            // Nothing tells the last batch from a torn one.
             assert!(opened.unwrap().next() >= 7, "byte {at}");
         }
     }

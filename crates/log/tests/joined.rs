@@ -8,7 +8,7 @@ use samite_types::{ErrorKind, Result};
 
 const ID: u64 = 0x1234_5678;
 
-/// What the coordinator keeps, and its rule.
+/// The mark that the coordinator has, and its rule.
 #[derive(Default)]
 struct Kept {
     mark: u64,
@@ -57,7 +57,7 @@ fn who_dies_anywhere_goes_on_and_older_copies_do_not() {
     for seed in 0..300 {
         let disk = MemoryDisk::new(seed);
         let mut kept = Kept::default();
-        // Copies made while nothing ran, each with what the coordinator kept then.
+        // Copies made while nothing ran, each with the coordinator's mark at that time.
         let mut copies: Vec<(MemoryDisk, u64)> = Vec::new();
         for round in 0..12 {
             if (seed + round) % 3 > 0 {

@@ -1,4 +1,4 @@
-//! What a cluster map, a node and a dataset must be like to be accepted.
+//! Checks that a cluster map, a node or a dataset must pass to be accepted.
 
 use std::collections::HashSet;
 

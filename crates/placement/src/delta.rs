@@ -9,7 +9,8 @@ use samite_wire::delta::{DatasetChange, GroupChange, MapDelta, NodeChange};
 use crate::{ClusterMap, hash};
 
 impl ClusterMap {
-    /// What has changed since `before`; `None` when only the whole map can say it: it is of another cluster, or not later.
+    /// The map diff since `before`; `None` when only the whole map can say it: it is of another
+    /// cluster, or not later.
     #[must_use]
     pub fn changes_since(&self, before: &Self) -> Option<MapDelta> {
         if !self.replaces(before).ok()? {

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use samite_types::{Error, ErrorKind, PartitionId, Result, TargetId};
 use samite_wire::control::{DatasetData, DistributionKind};
 
-/// Most slots of a weighted dataset's wheel.
+/// Most slots of a weighted dataset's stripe pattern.
 pub const WHEEL_LEN_MAX: usize = 4096;
 
-/// Rounds of the wheel over the weights: enough for each target to spread its share over several partitions.
+/// Rounds of the stripe pattern over the weights: enough for each target to spread its share over
+/// several partitions.
 const ROUNDS_MAX: u64 = 16;
 
 /// Gives each chunk its partition. Cheap to clone.
@@ -60,14 +61,16 @@ impl Distribution {
     }
 }
 
-/// The wheel of a weighted dataset: the cycle of partitions that the chunks of an object go through.
+/// The stripe pattern of a weighted dataset: the cycle of partitions that the chunks of an object
+/// go through.
 ///
-/// `table` gives the target of each partition. Each target has slots in proportion to its weight, spread evenly round
-/// the wheel (smooth weighted round-robin), and takes turns among its partitions. Made once, when the dataset is made.
+/// `table` gives the target of each partition. Each target has slots in proportion to its weight,
+/// spread evenly round the pattern (smooth weighted round-robin), and takes turns among its
+/// partitions. Made once, when the dataset is made.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`]: a target with a weight holds no partition, or the weights are too far apart for
-/// [`WHEEL_LEN_MAX`] slots.
+/// [`ErrorKind::Invalid`]: a target with a weight holds no partition, or the weights are too far
+/// apart for [`WHEEL_LEN_MAX`] slots.
 pub fn stripe_pattern(weights: &[(TargetId, u32)], table: &[TargetId]) -> Result<Vec<PartitionId>> {
     let invalid = |cause: String| Error::new(ErrorKind::Invalid, format!("weights: {cause}"));
     let mut held: HashMap<TargetId, Vec<PartitionId>> = HashMap::new();
@@ -97,7 +100,7 @@ pub fn stripe_pattern(weights: &[(TargetId, u32)], table: &[TargetId]) -> Result
     Ok((0..slots).filter_map(|_| turn(&mut lanes, total)).collect())
 }
 
-/// One target's share of the wheel.
+/// One target's share of the stripe pattern.
 struct StripeShare {
     weight: i64,
     credit: i64,

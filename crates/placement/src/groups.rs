@@ -1,10 +1,12 @@
 //! Which targets hold each partition of mirrored datasets: groups of one primary and its secondaries.
 //!
-//! Three things are to be even, in proportion to the weights: how many members a target is, how many primaries it is, and, for each
-//! primary, who its secondaries are. So the load of a node that dies falls on all others, and all others help to restore it.
+//! Three things are to be even, in proportion to the weights: how many members a target is, how
+//! many primaries it is, and, for each primary, which targets its secondaries are. So the load of a
+//! node that dies falls on all others, and all others help to restore it.
 //!
-//! [`arrange`] starts from the groups that are and changes as few members as it can: what a target that is gone held goes to others, what a new
-//! target is owed comes from those that have too much. Then it turns roles round within groups, which moves no data.
+//! [`arrange`] starts from the groups that are and changes as few members as it can: the partitions
+//! that a target that is gone held go to others, and a new target's share comes from those that
+//! have too much. Then it turns roles round within groups, which moves no data.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -22,7 +24,7 @@ pub struct PlacementTarget {
     pub node: NodeId,
     /// Name of its host: two members of a group only where it cannot be otherwise.
     pub host: String,
-    /// Its share of everything: what it can hold.
+    /// Its share of everything, which is its capacity.
     pub weight: u64,
     /// Whether it may become a member of more groups than it is.
     pub is_open: bool,

@@ -32,7 +32,7 @@ impl MapHistory {
     /// `delta` has led from the map that was noted last to the present one.
     pub fn add(&mut self, delta: MapDelta) {
         let newest = self.deltas.back().map(|last| last.to);
-        // What leads from further back says what the last one said, too.
+        // A diff from further back has the changes of the last one, too.
         if newest.is_some_and(|newest| !(delta.from..delta.to).contains(&newest)) {
             self.clear();
         }
@@ -48,7 +48,8 @@ impl MapHistory {
         *self = Self::default();
     }
 
-    /// What has changed from the map of epoch `known` to that of epoch `to`; `None` when that is not remembered.
+    /// The map diff from the map of epoch `known` to that of epoch `to`; `None` when that is not
+    /// remembered.
     #[must_use]
     pub fn since(&self, known: Epoch, to: Epoch) -> Option<MapDelta> {
         let end = self.deltas.iter().rposition(|delta| delta.to == to)? + 1;

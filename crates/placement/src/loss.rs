@@ -1,4 +1,4 @@
-//! What the nodes that were started again had in their memory, and nobody else has.
+//! Losses: records that nodes which were started again had in their memory, and no other node has.
 
 use std::collections::BTreeMap;
 
@@ -28,18 +28,20 @@ pub struct PartitionLoss {
 /// First and last of partitions one after the other, in order and apart.
 type Runs = Vec<(u32, u32)>;
 
-/// What is lost of each dataset.
+/// Losses of each dataset.
 type ByDataset = BTreeMap<DatasetId, Runs>;
 
 impl ClusterMap {
-    /// What was lost between this map and the newer map `after`: partitions of datasets in memory whose good members have all been started again. A partition
-    /// counts from the map on in which an empty member leads it. Datasets that promise nothing after a crash (`temporary`) do not count.
+    /// Losses between this map and the newer map `after`: partitions of datasets in memory whose
+    /// good members have all been started again. A partition counts from the map on in which an
+    /// empty member leads it. Datasets that promise nothing after a crash (`temporary`) do not
+    /// count.
     #[must_use]
     pub fn losses(&self, after: &Self) -> Vec<PartitionLoss> {
         after.in_words(self.lost_by(after))
     }
 
-    /// What nobody has any more by this map, and nobody has acknowledged.
+    /// Losses by this map: records that nobody has any more, and that nobody has acknowledged.
     #[must_use]
     pub fn losses_known(&self) -> Vec<PartitionLoss> {
         self.losses_named(&self.data().losses)
@@ -168,13 +170,13 @@ fn counts(spec: &DatasetSpec) -> bool {
         && spec.backend != BackendKind::Null
 }
 
-/// What of `losses` is not in `seen`.
+/// The part of `losses` that is not in `seen`.
 #[must_use]
 pub fn remaining_losses(losses: &[LostRecords], seen: &[LostRecords]) -> Vec<LostRecords> {
     losses_but_older(losses, seen, &[])
 }
 
-/// What of `losses` is not in `seen`, or is in `newer`.
+/// The part of `losses` that is not in `seen`, or is in `newer`.
 #[must_use]
 pub fn losses_but_older(
     losses: &[LostRecords],
@@ -194,7 +196,7 @@ pub fn losses_but_older(
     packed(left)
 }
 
-/// What of `losses` is not of this dataset.
+/// The part of `losses` that is not of this dataset.
 #[must_use]
 pub fn losses_without(losses: &[LostRecords], dataset: DatasetId) -> Vec<LostRecords> {
     let mut left = losses.to_vec();
@@ -273,7 +275,7 @@ fn joined(mut runs: Runs, gap: u32) -> Runs {
     joined
 }
 
-/// What of `runs` is not in `others`.
+/// The part of `runs` that is not in `others`.
 fn without(runs: &Runs, others: &Runs) -> Runs {
     let mut left = Runs::new();
     for &(mut first, last) in runs {

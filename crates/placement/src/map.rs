@@ -137,7 +137,7 @@ impl ClusterMap {
         node.map_or(0, |node| node.incarnation)
     }
 
-    /// What the coordinator says of a node.
+    /// The node's state, as the coordinator sees it.
     #[must_use]
     pub fn state(&self, node: NodeId) -> Option<NodeState> {
         let index = self.data.nodes.binary_search_by_key(&node, |info| info.node).ok()?;

@@ -32,7 +32,8 @@ pub struct LocalOptions {
     pub apart: bool,
     /// Whether they take TLS there, and nothing else.
     pub tls: bool,
-    /// Where durable datasets are kept, and bytes of a segment of their logs; a cluster that is started there later has them again.
+    /// Directory of durable datasets, and bytes of a segment of their logs; a cluster that is
+    /// started there later has them again.
     pub flash: Option<(PathBuf, u64)>,
     /// How often nodes look for damage by themselves.
     pub scrub_interval: Option<Duration>,
@@ -40,8 +41,9 @@ pub struct LocalOptions {
     pub timing: ClusterTiming,
 }
 
-/// Times for tests in which nobody is to be taken for dead, and hardly anything to be sent twice, however slow the machine is. What comes to a node before it
-/// has the map is dropped, and has to be sent again.
+/// Times for tests in which no node is to be taken for dead, and hardly anything to be sent twice,
+/// however slow the machine is. Frames that come to a node before it has the map are dropped, and
+/// have to be sent again.
 pub const PATIENT: ClusterTiming = ClusterTiming {
     late: Duration::from_secs(60),
     lease: Duration::from_secs(120),
@@ -116,7 +118,7 @@ impl LocalCluster {
         Ok(cluster)
     }
 
-    /// Waits until the map tells of these nodes: one that was kept tells of those before them.
+    /// Waits until the map tells of these nodes: a map that was stored tells of those before them.
     fn wait_until_joined(&self) -> Result<()> {
         if self.options.flash.is_none() {
             return Ok(());
@@ -246,7 +248,7 @@ impl LocalCluster {
         &self.nodes[node.get() as usize].addresses
     }
 
-    /// What a client needs to reach the cluster.
+    /// Configuration with which a client reaches the cluster.
     #[must_use]
     pub fn config(&self) -> ClusterConfig {
         ClusterConfig {
@@ -312,7 +314,7 @@ impl Drop for LocalCluster {
 }
 
 impl LocalNode {
-    /// Waits for an event. What it says about addresses is kept.
+    /// Waits for an event. Addresses that it tells are remembered.
     fn wait(&mut self, is_it: impl Fn(&NodeEvent) -> bool) -> Result<()> {
         loop {
             let events = self.events.get_mut().unwrap_or_else(PoisonError::into_inner);

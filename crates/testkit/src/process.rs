@@ -106,7 +106,7 @@ impl ProcessCluster {
         RuntimeDir::at(self.runtime_path())?.cluster(DEFAULT_CLUSTER)?.read_cluster_file()
     }
 
-    /// What a client needs to reach the cluster.
+    /// Configuration with which a client reaches the cluster.
     ///
     /// # Errors
     /// It is not up.

@@ -52,7 +52,7 @@ pub fn has_fuse() -> bool {
     has
 }
 
-/// What [`has_fuse`] and those who go on without a mount look for.
+/// Device that [`has_fuse`], and tests that go on without a mount, look for.
 pub const FUSE: &str = "/dev/fuse";
 
 /// Whether this machine can mount file systems of programs; says nothing.

@@ -128,7 +128,7 @@ fn any_node_takes_changes_and_one_living_coordinator_is_enough_to_join() {
     }
     let (cluster, client) = mirrored();
     let leads = leader(&client, 3);
-    // Whom one asks does not matter: followers pass changes on to the one that leads.
+    // It does not matter which one is asked: followers pass changes on to the one that leads.
     for entry in &cluster.file().unwrap().nodes {
         let address = format!("unix://{}", entry.socket.display());
         let config = ClusterConfig { addresses: vec![address], ..cluster.config().unwrap() };
@@ -197,7 +197,8 @@ fn a_leader_that_reaches_no_node_is_replaced() {
         assert!(begun.elapsed() < Duration::from_secs(25), "{cut_off} still leads");
         std::thread::sleep(Duration::from_millis(50));
     }
-    // What it has given itself ends, and nobody depends on what only it has: it has taken nothing from those it did not hear.
+    // Its own grants end, and nobody depends on what only it has: it has taken nothing from nodes
+    // that it did not hear.
     std::thread::sleep(Duration::from_secs(2));
     for number in 0..64u8 {
         kv.put(&[number], b"value").unwrap();

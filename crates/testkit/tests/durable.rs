@@ -103,7 +103,7 @@ fn a_cluster_that_is_started_again_has_everything_and_its_logs_stay_short() {
     }
 }
 
-/// What a shard does for another one comes in the turns in which it copies its partitions, too.
+/// A shard does its work for another one in the turns in which it copies its partitions, too.
 #[test]
 fn checkpoints_are_right_that_are_made_while_shards_work_for_each_other() {
     const WRITERS: usize = 4;
@@ -152,7 +152,8 @@ fn a_dataset_is_not_durable_on_nodes_that_keep_nothing() {
     assert!(error.message().contains("no durable storage"), "{error}");
 }
 
-/// What one writer was told: of each of its keys the last number that was acknowledged, and the one that was under way at the end.
+/// Acknowledgements of one writer: of each of its keys the last number that was acknowledged, and
+/// the one that was under way at the end.
 type Told = BTreeMap<String, (u64, u64)>;
 
 fn write_until_killed(dataset: Dataset, writer: usize, done: &AtomicU64) -> Told {

@@ -18,7 +18,7 @@ fn spec() -> DatasetSpec {
     DatasetSpec::new("killed")
 }
 
-/// What one writer saw until its first error.
+/// The writes that one writer made until its first error.
 struct Written {
     acknowledged: Vec<(String, bool)>,
     error: Option<samite_types::Error>,
@@ -80,7 +80,7 @@ fn a_killed_node_ends_every_call_and_down_leaves_nothing() {
             .collect();
         std::thread::sleep(Duration::from_millis(300));
         cluster.kill_node(NodeId(1)).unwrap();
-        // Whoever has no error by then hangs.
+        // A writer that has no error by then hangs.
         std::thread::sleep(TIMEOUT * 2);
         stop.store(true, Ordering::Relaxed);
         writers.into_iter().map(|writer| writer.join().unwrap()).collect()
@@ -127,7 +127,7 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// What a reader of shared memory sees of a counter, from the board where it is shown.
+/// A counter as a reader of shared memory sees it, in the look-up table once it is published there.
 fn counter(dataset: &Dataset, at: PartitionId, shown: &AtomicU64) -> u64 {
     let mut dest = [0; HEAD_LEN];
     let bytes = match dataset.head(at, b"k", Epoch(u64::MAX), &mut dest) {

@@ -1,4 +1,4 @@
-//! What the pure parts take from outside: time and randomness.
+//! Environment of the pure parts: time and randomness.
 
 use std::time::Duration;
 

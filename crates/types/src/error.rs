@@ -10,7 +10,8 @@ use std::fmt;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-/// What went wrong, in terms a caller can act on. The discriminants travel on the wire: append only.
+/// Kind of an error, in terms a caller can act on. The discriminants travel on the wire: append
+/// only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -77,7 +78,7 @@ pub enum ErrorKind {
     InUse = 30,
     /// The handle names a file that exists no more.
     StaleHandle = 31,
-    /// Whoever waits for this lock would wait for itself.
+    /// The waiter for this lock would wait for itself.
     Deadlock = 32,
     /// No more locks can be kept.
     NoLocks = 33,
@@ -85,7 +86,8 @@ pub enum ErrorKind {
     Interrupted = 34,
     /// More files are open than the store keeps track of.
     TooManyOpen = 35,
-    /// What was there died with its nodes, and whether this was among it nobody knows; until somebody takes note of the loss.
+    /// The records that were there died with their nodes, and whether this was among them nobody
+    /// knows; until an operator acknowledges the loss.
     Lost = 36,
 }
 
@@ -141,7 +143,7 @@ impl ErrorKind {
         self as u8
     }
 
-    /// What it means, for messages that have no better words.
+    /// Its meaning, for messages that have no better words.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -262,7 +264,7 @@ impl Error {
         Self::new(kind, format!("{what}: {errno}"))
     }
 
-    /// What a caller can act on.
+    /// Kind of the error, on which a caller can act.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         self.kind

@@ -1,11 +1,11 @@
-//! Faults on purpose: what is to go wrong, between whom, and when.
+//! Fault injection: which faults, between which parties, and when.
 //!
-//! A [`FaultTable`] is text that all nodes may share. A [`FaultPlan`] decides from it, from a seed, and from the time, what happens to a frame or
-//! a write: pure, so that a run can be repeated. [`FaultSwitch`] is the switch that each node has: off it costs one load of
-//! an atomic per frame.
+//! A [`FaultTable`] is text that all nodes may share. A [`FaultPlan`] decides from it, from a seed,
+//! and from the time, which faults a frame or a write meets: pure, so that a run can be repeated.
+//! [`FaultSwitch`] is the switch that each node has: off it costs one load of an atomic per frame.
 //!
-//! Each fault is made once, although every node may have the same table: what a node sends is harmed by that node, and what a client sends by
-//! the node that receives it.
+//! Each fault is made once, although every node may have the same table: a node injects faults into
+//! the frames that it sends, and into those that a client sends to it.
 
 mod plan;
 mod switch;

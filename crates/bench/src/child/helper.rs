@@ -16,7 +16,7 @@ pub struct HelperProcess {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    /// What it said first: that it is ready, and where.
+    /// Its first line: that it is ready, and where.
     greeting: String,
 }
 
@@ -45,7 +45,7 @@ impl HelperProcess {
         Ok(helper)
     }
 
-    /// What it said when it was ready.
+    /// Its line when it was ready.
     pub fn greeting(&self) -> &str {
         &self.greeting
     }

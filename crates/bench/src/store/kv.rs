@@ -24,7 +24,7 @@ pub const VALUE_LEN: usize = 100;
 /// Step through the keys: prime to their number, so that all are met, far from one another.
 const STRIDE: usize = 7919;
 
-/// What is done with a key.
+/// Operations on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyVerb {
     Get,

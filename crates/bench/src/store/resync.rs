@@ -17,7 +17,7 @@ use crate::place::BenchPlace;
 use crate::store::kv::{KEYS, KeySet, KeyVerb};
 use crate::store::{BenchCluster, MIRRORED, RecordHost};
 
-/// Objects of 64 MiB that are brought.
+/// Objects of 64 MiB that the resync copies.
 const OBJECTS: usize = 4;
 /// Pause between two looks at how far it is. Each is a request, which takes a core from what is measured.
 const LOOK: Duration = Duration::from_millis(4);

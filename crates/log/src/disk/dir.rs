@@ -46,7 +46,7 @@ impl DirDisk {
     }
 }
 
-/// What becomes of a write.
+/// Faults of a write.
 enum WriteFault {
     /// Only so many bytes are written.
     Torn(usize),
@@ -86,7 +86,7 @@ impl LogDisk for DirDisk {
         let failed = |error: io::Error| io_error("list", &self.path, &error);
         let mut names = Vec::new();
         for entry in std::fs::read_dir(&self.path).map_err(failed)? {
-            // What is not UTF-8 is not ours.
+            // A name that is not UTF-8 is not ours.
             if let Ok(name) = entry.map_err(failed)?.file_name().into_string() {
                 names.push(name);
             }
@@ -190,7 +190,7 @@ impl LogFile for DirFile {
         meet(self.faults.as_ref(), (DiskOp::Write, 0), ("set space aside in", &self.path))?;
         match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, len) {
             Ok(()) => Ok(()),
-            // Not every file system can promise space; then a write may find none.
+            // Not every file system can set space aside; then a write may find none.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.truncate(len),
             Err(errno) => {
                 Err(Error::io(format_args!("set space aside in {}", self.path.display()), errno))

@@ -36,7 +36,7 @@ struct MemoryDiskInner {
     random: u64,
 }
 
-/// What happens at a call.
+/// Faults of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallFault {
     /// It fails; a write has an effect in part, and what a sync was to write is lost with a crash.

@@ -179,7 +179,7 @@ fn a_history_ends_where_it_does_not_fit_together() {
     history.note(Some(&at(5)), &at(6));
     assert!(history.since(Epoch(1), Epoch(6)).is_none());
     assert!(history.since(Epoch(5), Epoch(6)).is_some());
-    // What was taken up overlaps what is known.
+    // The added diff overlaps the known ones.
     history.add(at(8).changes_since(&at(5)).unwrap());
     let delta = history.since(Epoch(5), Epoch(8)).unwrap();
     assert_eq!(at(5).with(&delta).unwrap().data(), at(8).data());

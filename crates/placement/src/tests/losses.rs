@@ -1,4 +1,4 @@
-//! What is lost, as the map keeps it.
+//! Losses, as the map keeps them.
 
 use proptest::prelude::*;
 use samite_types::{DatasetId, Epoch, PartitionId, Redundancy, Term};
@@ -55,7 +55,7 @@ fn a_loss_stays_until_just_that_is_acknowledged() {
     assert_eq!(first.losses(&lost), known);
     // Datasets that have lost the same are named together.
     assert_eq!(lost.data().losses.len(), 1);
-    // What is read stays in the maps that follow, and another death adds to it.
+    // Losses that were read stay in the maps that follow, and another death adds to them.
     let all = restarted(&lost, 0);
     assert!(all.losses_known().iter().all(|loss| loss.partitions == loss.of));
     let left = remaining_losses(&all.data().losses, &lost.data().losses);

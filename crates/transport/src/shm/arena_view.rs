@@ -153,8 +153,8 @@ impl ArenaView {
     }
 
     /// Whether what was read of the look-up table before this call was right for a caller with this
-    /// name-space generation. A node that raised the generation, or was stopped, before the call
-    /// that asks began is seen.
+    /// name-space generation. A generation that was raised, or a node that was stopped, before the
+    /// call that asks began is seen.
     fn speaks_for(&self, lease: Epoch) -> bool {
         let board = self.layout.lookup_offset() as usize;
         let required = self.mapping.long_word(board + LEASE_OFFSET).load(Ordering::Acquire);

@@ -1,4 +1,4 @@
-//! What happens to the next frame or write: pure.
+//! Decides the faults of the next frame or write: pure.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use crate::NodeId;
 
 /// Pairs of ends that have their own sequence of random numbers; further ones share one.
 const PAIRS_MAX: usize = 4096;
-/// A frame that is to arrive behind others is held back for at most this time.
+/// A frame that is to arrive behind others is delayed for at most this time.
 const REORDER_HOLD_MAX_US: u64 = 5_000;
 
-/// What happens to a frame.
+/// Faults of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkVerdict {
     /// It does not arrive, and by which fault.
@@ -36,12 +36,12 @@ impl LinkVerdict {
     }
 }
 
-/// What is done with a log.
+/// Operations on a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskOp {
     /// Bytes are added.
     Write,
-    /// What was written is made lasting.
+    /// Makes written bytes lasting.
     Sync,
 }
 
@@ -68,7 +68,7 @@ fn is_with_client(from: FaultParty, to: FaultParty) -> bool {
     [from, to].contains(&FaultParty::Client)
 }
 
-/// What happens to a write or sync.
+/// Faults of a write or sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskVerdict {
     /// It takes longer by this.
@@ -101,13 +101,13 @@ impl FaultPlan {
         &self.table
     }
 
-    /// No rule will hold any more.
+    /// Whether no rule will apply any more.
     #[must_use]
     pub fn is_over(&self, now: Duration) -> bool {
         self.table.end().is_some_and(|end| now >= self.start.saturating_add(end))
     }
 
-    /// What happens to a frame.
+    /// The faults of a frame.
     pub fn frame(
         &mut self,
         from: FaultParty,
@@ -167,8 +167,8 @@ impl FaultPlan {
         verdict
     }
 
-    /// Which records of `node` rot now that the table is set: for the n-th record that it holds, a random number that says which bit is wrong
-    /// from then on.
+    /// The records of `node` that rot now that the table is set: for its n-th record, a random
+    /// number that says which bit is wrong from then on.
     #[must_use]
     pub fn rot(&self, node: NodeId, record: u64) -> Option<u64> {
         let mut rules = self.table.rules.iter().zip(0u64..);
@@ -192,7 +192,7 @@ impl FaultPlan {
         })
     }
 
-    /// What happens to a write or sync of `len` bytes at `node`.
+    /// The faults of a write or sync of `len` bytes at `node`.
     pub fn disk(&mut self, node: NodeId, op: DiskOp, len: usize, now: Duration) -> DiskVerdict {
         self.writes += 1;
         let mut verdict = DiskVerdict::default();
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(lost(ONE, TWO, TrafficClass::Coordinator), None);
         assert_eq!(lost(TWO, ONE, TrafficClass::Coordinator), Some("cut-coordinator"));
         assert_eq!(lost(TWO, ONE, TrafficClass::Peer), None);
-        // What clients ask of a node is not for its coordinator.
+        // A client's requests to a node are not for its coordinator.
         assert_eq!(lost(FaultParty::Client, ONE, TrafficClass::Coordinator), None);
         assert_eq!(lost(TWO, ONE, TrafficClass::Other), None);
     }

@@ -12,13 +12,13 @@ use crate::{Clock, NodeId, RequestId, SystemClock};
 /// A frame, as far as the log tells of it.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameWords {
-    /// What kind it is of.
+    /// Kind of the frame or write.
     pub kind: &'static str,
     /// Its request.
     pub request: RequestId,
     /// Its length, in bytes.
     pub len: usize,
-    /// What it is about.
+    /// Traffic class.
     pub traffic: TrafficClass,
 }
 
@@ -39,7 +39,7 @@ struct SwitchState {
     injected: InjectedCounts,
 }
 
-/// What goes wrong at one node. Shared by all who send, receive or write.
+/// Switch of the faults at one node. Shared by all threads that send, receive or write.
 pub struct FaultSwitch {
     node: NodeId,
     is_active: AtomicBool,
@@ -101,15 +101,15 @@ impl FaultSwitch {
         self.is_active.load(Ordering::Relaxed)
     }
 
-    /// What happens to a frame between this node and `peer`; `is_output`: sent by this node. A frame that another node has sent has
-    /// met its fate there.
+    /// The faults of a frame between this node and `peer`; `is_output`: sent by this node. A frame
+    /// that another node has sent has met its faults there.
     #[must_use]
     pub fn frame(&self, peer: FaultParty, is_output: bool, frame: FrameWords) -> LinkVerdict {
         self.verdict(peer, is_output, frame, |verdict| verdict)
     }
 
-    /// What happens to a frame of a handshake: a reset or a wrong bit, or nothing. What is lost of a handshake is lost by [`Self::is_cut`] alone, as
-    /// nobody says it again.
+    /// The faults of a frame of a handshake: a reset or a wrong bit, or nothing. Frames of a
+    /// handshake are lost by [`Self::is_cut`] alone, as nobody says them again.
     #[must_use]
     pub fn handshake(&self, peer: FaultParty, is_output: bool, frame: FrameWords) -> LinkVerdict {
         self.verdict(peer, is_output, frame, |LinkVerdict { is_reset, corrupt, .. }| LinkVerdict {
@@ -119,7 +119,7 @@ impl FaultSwitch {
         })
     }
 
-    /// What the plan has for a frame, as far as `met` lets that happen; it is counted and told.
+    /// The plan's verdict on a frame, as far as `met` lets that happen; it is counted and told.
     fn verdict(
         &self,
         peer: FaultParty,
@@ -173,7 +173,8 @@ impl FaultSwitch {
         is_cut
     }
 
-    /// What happens to a write or sync of `len` bytes of this node's log. The caller sleeps for the delay.
+    /// The faults of a write or sync of `len` bytes of this node's log. The caller sleeps for the
+    /// delay.
     #[must_use]
     pub fn disk(&self, op: DiskOp, len: usize) -> DiskVerdict {
         if !self.is_active() {
@@ -197,7 +198,8 @@ impl FaultSwitch {
         verdict
     }
 
-    /// Which bit of the n-th record that this node holds is wrong from now on: asked once of each, when a table was set.
+    /// The bit of the n-th record of this node that is wrong from now on: asked once of each, when
+    /// a table was set.
     #[must_use]
     pub fn rot(&self, record: u64, len: u64) -> Option<u64> {
         let mut state = self.lock();

@@ -20,7 +20,7 @@ const TIME_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 pub enum FaultParty {
     /// A node.
     Node(NodeId),
-    /// Whoever is no node.
+    /// A peer that is no node.
     Client,
 }
 
@@ -80,7 +80,7 @@ impl fmt::Display for FaultRatio {
     }
 }
 
-/// What happens to a frame.
+/// Faults of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkAction {
     /// It does not arrive.
@@ -101,7 +101,7 @@ pub enum LinkAction {
     CutOf(TrafficClass),
 }
 
-/// What frames between nodes are about.
+/// Classes of frames between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrafficClass {
     /// Members of mirror groups talk to each other.
@@ -123,7 +123,7 @@ impl TrafficClass {
     }
 }
 
-/// What happens to a write or a sync of a log.
+/// Faults of a write or a sync of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskAction {
     /// It fails.
@@ -138,35 +138,35 @@ pub enum DiskAction {
     Rot(FaultRatio),
 }
 
-/// What a rule does, and to whom.
+/// Fault of a rule, and the parties it applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultAction {
     /// To frames from one end to another.
     Link {
-        /// What.
+        /// The fault.
         action: LinkAction,
-        /// Who sends.
+        /// The sender.
         from: PartyEnd,
-        /// Who receives.
+        /// The receiver.
         to: PartyEnd,
     },
-    /// To what a node holds in memory: once, when the table is set.
+    /// To the memory of a node: once, when the table is set.
     Memory {
         /// Records of which a bit is wrong from then on.
         ratio: FaultRatio,
-        /// Whose.
+        /// The node.
         node: PartyEnd,
     },
     /// To the log of a node.
     Disk {
-        /// What.
+        /// The fault.
         action: DiskAction,
-        /// Whose.
+        /// The node.
         node: PartyEnd,
     },
 }
 
-/// When a rule holds, counted from the start of the table.
+/// When a rule applies, counted from the start of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultWindow {
     /// From then on.
@@ -184,13 +184,13 @@ impl FaultWindow {
 /// One line of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultRule {
-    /// What it does.
+    /// Its fault.
     pub what: FaultAction,
     /// When.
     pub window: FaultWindow,
 }
 
-/// What is to go wrong.
+/// Table of faults to inject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultTable {
     /// Wall-clock time from which windows count; `None`: from when the table is set.
@@ -201,7 +201,7 @@ pub struct FaultTable {
     pub rules: Vec<FaultRule>,
 }
 
-/// What is wrong with a table.
+/// Error in a table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct TableError {
@@ -415,7 +415,8 @@ fn since_epoch(word: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{word:?} is no wall-clock time (seconds since 1970)"))
 }
 
-/// A decimal number of units as a whole number of parts of which `unit` make one. What is smaller than a part is cut off.
+/// A decimal number of units as a whole number of parts of which `unit` make one. Anything smaller
+/// than a part is cut off.
 fn scaled(number: &str, unit: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
