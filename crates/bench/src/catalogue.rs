@@ -1,4 +1,4 @@
-//! All benchmarks: their names, what each is measured against, and what it should come to.
+//! All benchmarks: their names, the reference of each, and its aim.
 
 use std::process::Command;
 

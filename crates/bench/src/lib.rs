@@ -78,7 +78,7 @@ pub fn run(options: &BenchOptions, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// One benchmark and what it was measured against.
+/// One benchmark and its reference.
 struct MeasuredRow {
     name: String,
     /// Why it was not measured.

@@ -1,4 +1,4 @@
-//! Turns of measuring, and what comes out of them.
+//! Turns of measuring, and their results.
 
 use std::time::{Duration, Instant};
 
@@ -100,7 +100,7 @@ pub enum ComparisonAim {
     AtLeast(f64),
 }
 
-/// A benchmark beside what it was measured against.
+/// A benchmark beside its reference.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison {
     pub what: JudgedBy,

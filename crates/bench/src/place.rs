@@ -1,4 +1,5 @@
-//! Where a run of benchmarks takes place: a temporary directory, and what is started in it when first needed.
+//! The place of a run of benchmarks: a temporary directory, and the clusters that are started in it
+//! when first needed.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! A thread for a log, so that who appends never waits for flash.
+//! A thread for a log, so that the thread that appends never waits for flash.
 //!
 //! Frames gather in a batch while the one before is written: many operations share one `fdatasync`, and one alone does not wait for others.
 
@@ -38,7 +38,7 @@ const RESERVE: u64 = 16;
 pub enum FrameNeed {
     /// It gives space back, or is needed to read.
     Essential,
-    /// It adds hardly anything, and may go with what gives space back.
+    /// It adds hardly anything, and may go with frames that give space back.
     Small,
     /// Anything else.
     Ordinary,
@@ -165,14 +165,15 @@ impl LogAppender {
         trouble.filter(|error| error.kind() == ErrorKind::NoSpace)
     }
 
-    /// Why there is too little space even for what a partition notes by itself, if that is so.
+    /// Why there is too little space even for notes that a partition makes by itself, if that is
+    /// so.
     #[must_use]
     pub fn blocked(&self) -> Option<Error> {
         let limit = self.shared.limit.load(Ordering::Acquire);
         self.shortage().filter(|_| self.appended + self.reserve / 4 > limit)
     }
 
-    /// Why nothing can be written now, or soon. It is tried again and again: what was added waits.
+    /// Why nothing can be written now, or soon. It is tried again and again: added frames wait.
     #[must_use]
     pub fn trouble(&self) -> Option<Error> {
         lock(&self.shared.queue).trouble.clone()
@@ -341,7 +342,7 @@ impl<W: Fn()> AppendWriter<W> {
         queue.trouble = trouble;
     }
 
-    /// Says how much may be appended: nothing while what was taken cannot be written.
+    /// Sets how much may be appended: nothing while the accepted frames cannot be written.
     fn set_limit(&self, is_going: bool) {
         let shared = &*self.shared;
         shared.len.store(self.log.len(), Ordering::Relaxed);

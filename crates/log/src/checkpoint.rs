@@ -4,8 +4,9 @@
 //!  frame 1 │ frame 2 │ … │ frame n, which is empty and says that it was the last
 //! ```
 //!
-//! Frames are those of the log, with numbers from 1. A checkpoint is written under another name, synced, and then
-//! given its own; so what has the name is complete, and anything else about it is rot.
+//! Frames are those of the log, with numbers from 1. A checkpoint is written under another name,
+//! synced, and then given its own; so a file with the name is complete, and any damage to it is
+//! rot.
 
 use std::sync::Arc;
 
@@ -20,7 +21,8 @@ pub const UNFINISHED: &str = ".new";
 /// Bytes that are gathered before they are written.
 const WRITE_LEN: usize = 1 << 20;
 
-/// Checkpoints leave so much of the disk free, for what has to be written when it is full: small checkpoints above all, for they make logs shorter.
+/// Checkpoints leave so much of the disk free, for files that have to be written when it is full:
+/// small checkpoints above all, for they make logs shorter.
 const LEAVE_LEN: u64 = 4 << 20;
 /// Bytes of a small checkpoint.
 const SMALL_LEN: u64 = 128 << 10;

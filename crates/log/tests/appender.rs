@@ -1,4 +1,5 @@
-//! The thread of a log: what is told to be on flash is, many frames share a write, and a disk that is full or broken is said to be.
+//! The thread of a log: frames that it says are on flash are, many frames share a write, and a disk
+//! that is full or broken is said to be.
 
 use std::sync::Arc;
 use std::sync::mpsc;

@@ -239,7 +239,7 @@ fn a_segment_cut_short_anywhere_in_its_header_is_reported() {
     }
 }
 
-/// Writes, drops and opens again; what it does in one place or another takes every kind of change there is.
+/// Writes, drops and opens again: in one place or another it takes every kind of change there is.
 fn busy_life(subject: &mut Subject) -> Result<()> {
     subject.open()?;
     for round in 0..3 {

@@ -1,4 +1,4 @@
-//! From one map to the next by what changed between them.
+//! Map diffs: from one map to the next by the changes between them.
 
 use std::collections::BTreeMap;
 

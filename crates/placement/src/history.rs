@@ -1,4 +1,4 @@
-//! The last changes of the cluster map, so that who knows an older one is told what changed since.
+//! The last changes of the cluster map: a caller that knows an older one gets a map diff.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,7 +13,8 @@ const DELTAS_MAX: usize = 256;
 /// Most entries of all of them together.
 const ENTRIES_MAX: usize = 16 << 10;
 
-/// Changes that follow one another, the newest last. Bounded; who knows a map from before them needs the whole one.
+/// Changes that follow one another, the newest last. Bounded; a caller with a map from before them
+/// needs the whole one.
 #[derive(Debug, Default)]
 pub struct MapHistory {
     deltas: VecDeque<MapDelta>,
@@ -61,7 +62,7 @@ impl MapHistory {
         Some(deltas.fold(first, merge))
     }
 
-    /// The answer to somebody who has the map of epoch `known` (0: none), and is to have `map`.
+    /// The answer to a caller that has the map of epoch `known` (0: none), and is to have `map`.
     #[must_use]
     pub fn answer(&self, map: &ClusterMap, known: Epoch) -> ControlReply {
         if map.epoch() <= known {

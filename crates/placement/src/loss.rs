@@ -205,7 +205,7 @@ pub fn losses_without(losses: &[LostRecords], dataset: DatasetId) -> Vec<LostRec
     left
 }
 
-/// Of what travels, which may have come from anywhere: no number is relied on.
+/// Unpacks losses as they travel, which may have come from anywhere: no number is relied on.
 fn unpacked(losses: &[LostRecords]) -> ByDataset {
     let mut all = ByDataset::new();
     for lost in losses {

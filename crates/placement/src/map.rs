@@ -1,4 +1,5 @@
-//! The cluster map, checked: what travels as [`ClusterMapData`] gets its meaning here.
+//! The cluster map, checked: [`ClusterMapData`], the form in which it travels, gets its meaning
+//! here.
 
 use std::collections::HashMap;
 

@@ -80,7 +80,7 @@ pub struct LocalCluster {
     nodes: Vec<LocalNode>,
 }
 
-/// One node: the thread that runs it, or what is left of it.
+/// One node: the thread that runs it, or the rest of it.
 struct LocalNode {
     stop: StopHandle,
     thread: Option<JoinHandle<Result<()>>>,

@@ -1,5 +1,6 @@
-//! Clusters of real processes whose coordinators, or who keeps their state, die. They need the `samite` binary (`make test` builds it first), and
-//! some etcd; those are skipped where that is not installed.
+//! Clusters of real processes whose coordinators, or the stores of their state, die. They need the
+//! `samite` binary (`make test` builds it first), and some etcd; those are skipped where that is
+//! not installed.
 
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
@@ -155,7 +156,8 @@ fn any_node_takes_changes_and_one_living_coordinator_is_enough_to_join() {
     cluster.run(["node", "restart", &leads.get().to_string()]).unwrap();
     let map = client.refresh_map().unwrap();
     assert_eq!(map.datasets().iter().filter(|set| set.spec.name.starts_with("by-")).count(), 3);
-    // Of what lay on both that died nothing is left, and that is told; all else is there.
+    // Nothing is left of the records that lay on both nodes that died, and that is told; all else
+    // is there.
     let is_kept = |key: &u8| match kv.get(&[*key]) {
         Ok(found) => {
             assert_eq!(found.expect("it was acknowledged").bytes, [*key]);
@@ -197,8 +199,8 @@ fn a_leader_that_reaches_no_node_is_replaced() {
         assert!(begun.elapsed() < Duration::from_secs(25), "{cut_off} still leads");
         std::thread::sleep(Duration::from_millis(50));
     }
-    // Its own grants end, and nobody depends on what only it has: it has taken nothing from nodes
-    // that it did not hear.
+    // The leases that it has given itself end, and nobody depends on what only it has: it has taken
+    // nothing from nodes that it did not hear.
     std::thread::sleep(Duration::from_secs(2));
     for number in 0..64u8 {
         kv.put(&[number], b"value").unwrap();

@@ -1,4 +1,5 @@
-//! Durable datasets: what was acknowledged is there after all nodes have ended, in order or by SIGKILL, and logs stay short.
+//! Durable datasets: acknowledged changes are there after all nodes have ended, in order or by
+//! SIGKILL, and logs stay short.
 //! The second needs the `samite` binary (`make test` builds it first).
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! A client and the nodes of a cluster together: what travels, and what a lost node does.
+//! A client and the nodes of a cluster together: their messages, and the effect of a lost node.
 
 use std::time::{Duration, Instant};
 

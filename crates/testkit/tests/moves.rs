@@ -1,4 +1,4 @@
-//! Partitions that move while somebody works with them.
+//! Partitions that move while clients work with them.
 #![allow(clippy::unwrap_used, reason = "a test ends at what it does not expect")]
 
 use std::time::{Duration, Instant};

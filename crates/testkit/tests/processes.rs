@@ -191,7 +191,7 @@ fn a_node_that_is_stopped_for_a_while_is_a_pause_and_nothing_stale_is_seen_over_
                 if stop.load(Ordering::SeqCst) {
                     break;
                 }
-                // Long enough for readers to look it up and be shown it.
+                // Long enough for readers to look it up and for it to be published.
                 std::thread::sleep(Duration::from_millis(3));
             }
         });

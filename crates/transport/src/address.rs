@@ -59,7 +59,8 @@ impl TransportKind {
     }
 }
 
-/// Flags of frames between two ends on one host: what never leaves its memory, no wire can corrupt, so their payload goes unchecked.
+/// Flags of frames between two ends on one host: no wire can corrupt bytes that never leave its
+/// memory, so their payload goes unchecked.
 pub(crate) const LOCAL_FLAGS: u16 = FLAG_PAYLOAD_UNCHECKED;
 
 /// Flags of frames on a socket.

@@ -41,7 +41,8 @@ const SLICES_TOGETHER: usize = 192;
 
 /// One connection to a node: many requests in flight, replies in any order, any number of threads.
 ///
-/// Nobody reads the connection but the threads that wait for replies; each, as it goes, files what is not its own. So a
+/// The threads that wait for replies read the connection, and no other; each, as it goes, files
+/// replies that are not its own. So a
 /// thread alone pays one send and one receive for a call.
 pub struct NodeLink {
     shared: Arc<LinkShared>,
@@ -111,7 +112,7 @@ impl NodeLink {
         Self::connect_as(address, key, &ConnectIdentity::client(client), deadline)
     }
 
-    /// Connects as whoever is said.
+    /// Connects as this client or node.
     ///
     /// # Errors
     /// As [`NodeLink::connect`].
@@ -211,7 +212,7 @@ impl NodeLink {
     /// Sends several requests together.
     ///
     /// # Errors
-    /// As [`NodeLink::submit`]; then the replies of those that were sent are given up.
+    /// As [`NodeLink::submit`]; then the replies of the requests that were sent are given up.
     pub fn submit_many(
         &self,
         requests: &[OutgoingRequest<'_>],

@@ -1,7 +1,8 @@
-//! Faults on purpose: what [`samite_types::fault`] decides, done to frames.
+//! Fault injection: carries out what [`samite_types::fault`] decides, on frames.
 //!
-//! A node harms what it sends, by whatever connection, where the frame would enter the connection; and what clients send, where it would
-//! be handed to the service. So a frame that is lost has been paid for like any other, and a late one keeps nobody waiting but its reader.
+//! A node injects faults into frames that it sends, by any connection, where the frame would enter
+//! the connection; and into frames that clients send, where they would be handed to the service. So
+//! a frame that is lost has been paid for like any other, and a late one delays its reader alone.
 
 mod delayed;
 

@@ -1,4 +1,5 @@
-//! The handshake of [`samite_wire::hello`], without I/O: what each side says, and what it makes of the other's words.
+//! The handshake of [`samite_wire::hello`], without I/O: the messages of each side, and how it
+//! reads the other's.
 
 use samite_types::{ClientId, Entropy, Error, ErrorKind, NodeId, RequestId, Result};
 use samite_wire::control::{decode, encode};
@@ -145,7 +146,7 @@ pub(crate) struct ClientSide {
 }
 
 impl ClientSide {
-    /// Starts, with the bytes to send first. `node`: who connects, if it is a node.
+    /// Starts, with the bytes to send first. `node`: the node that connects, if it is one.
     pub(crate) fn start(
         client: ClientId,
         node: Option<NodeId>,
@@ -164,7 +165,7 @@ impl ClientSide {
     /// Checks the node's challenge. Returns the node, and the proof to send.
     ///
     /// # Errors
-    /// `WrongVersion`, `WrongKey`, `Corrupt`, or what the node's goodbye says.
+    /// `WrongVersion`, `WrongKey`, `Corrupt`, or the error in the node's goodbye.
     pub(crate) fn challenged(
         &self,
         kind: FrameKind,
@@ -190,7 +191,7 @@ impl ClientSide {
     /// Reads the welcome.
     ///
     /// # Errors
-    /// `Corrupt`, or what the node's goodbye says.
+    /// `Corrupt`, or the error in the node's goodbye.
     pub(crate) fn welcomed(kind: FrameKind, body: &[u8]) -> Result<Welcome> {
         match kind {
             FrameKind::Welcome => Ok(decode(body)?),
@@ -200,7 +201,8 @@ impl ClientSide {
     }
 }
 
-/// Whether a user may map this node's memory, and be a node: the node's own user, and root, who can anyway.
+/// Whether a user may map this node's memory, and be a node: the node's own user, and root, which
+/// can anyway.
 pub(crate) const fn is_trusted(peer_uid: u32, own_uid: u32) -> bool {
     peer_uid == own_uid || peer_uid == 0
 }

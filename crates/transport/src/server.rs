@@ -143,14 +143,15 @@ pub trait NodeService {
     /// The connection is gone; replies to it are dropped from now on.
     fn closed(&mut self, conn: ConnId);
 
-    /// Whether a request is about the node's faults: it meets none, and neither does anything else on its connection from then on, so that whoever
-    /// made them can always end them.
+    /// Whether a request is about the node's faults: it meets none, and neither does anything else
+    /// on its connection from then on, so that a client that made them can always end them.
     fn is_about_faults(&self, header: &CheckedHeader, body: &[u8]) -> bool {
         let _ = (header, body);
         false
     }
 
-    /// Called between looks at quiet rings and before the loop sleeps: does what clients have left in shared memory without a word.
+    /// Called between looks at quiet rings and before the loop sleeps: carries out the entries that
+    /// clients have left in submission queues.
     fn poll(&mut self) -> SharedMemoryWork {
         SharedMemoryWork::Nothing
     }

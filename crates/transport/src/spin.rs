@@ -1,15 +1,18 @@
 //! How long to poll before sleeping.
 //!
-//! Polling finds what comes soon without the cost of a wake-up on either side; but it takes a core that somebody else may need.
-//! So it starts with pauses and goes on with pauses and yields; its time shrinks when it was fruitless, and grows when what came, came
-//! soon after. Yields from which this thread comes back late have shown that the machine is crowded: somebody works on this core, and takes
-//! milliseconds for each yield. Then sleeping soon is better, for a sleeper that is woken runs before those who have run for long, and a node that
-//! has served some goes on with the others. One late yield alone shows nothing: a passing interrupt, or the host of a virtual machine, makes
-//! one too.
+//! Polling finds a message that comes soon without the cost of a wake-up on either side; but it
+//! takes a core that another thread may need. So it starts with pauses and goes on with pauses and
+//! yields; its time shrinks when it was fruitless, and grows when a message came soon after. Yields
+//! from which this thread comes back late have shown that the machine is crowded: another thread
+//! works on this core, and takes milliseconds for each yield. Then sleeping soon is better, for a
+//! sleeper that is woken runs before threads that have run for long, and a node that has served
+//! some clients goes on with the others. One late yield alone is no proof: a passing interrupt, or
+//! the host of a virtual machine, makes one too.
 //!
-//! Where there are more threads than cores, the two ends of a connection share one. A thread is told so by the other, or notices by a yield in
-//! which somebody else ran; then pausing helps nobody, and it yields at once whenever it waits, and after it has served. The node sleeps instead when
-//! its yields are in vain.
+//! Where there are more threads than cores, the two ends of a connection share one. A thread is
+//! told so by the other, or notices by a yield in which another thread ran; then pausing helps no
+//! one, and it yields at once whenever it waits, and after it has served. The node sleeps instead
+//! when its yields are in vain.
 
 use std::time::Duration;
 
@@ -17,19 +20,21 @@ use samite_types::{Clock, SystemClock};
 
 /// Polling without offering the core to others, at most.
 const PAUSE: Duration = Duration::from_micros(2);
-/// The same in a crowd for a node, if nobody is known to wait for its core: whoever was served asks for more about so soon.
+/// The same in a crowd for a node, if no thread is known to wait for its core: a client that was
+/// served asks for more about so soon.
 const SERVED_PAUSE: Duration = Duration::from_micros(20);
 /// Cheap polls between two looks at the clock.
 const POLLS_PER_LOOK: u32 = 16;
-/// A yield that takes longer than this has given the core to somebody who works.
+/// A yield that takes longer than this has given the core to a thread that works.
 const CROWDED: Duration = Duration::from_millis(1);
-/// A yield that takes longer than this has let somebody else run: this core is shared.
+/// A yield that takes longer than this has let another thread run: this core is shared.
 const SWITCHED: Duration = Duration::from_nanos(900);
 /// Turns in a row that found something, after which a thread that has its core to itself looks whether that is still so.
 const FOUND_PER_YIELD: u32 = 16;
-/// The same where one that was served waits on this core. While it was served, another one, which has a core, may have asked for more.
+/// The same where a client that was served waits on this core. While it was served, another client,
+/// which has a core, may have asked for more.
 const NEAR_PER_YIELD: u32 = 2;
-/// So many yields in a row that gave the core to nobody are no accident.
+/// So many yields in a row that gave the core to no other thread are no accident.
 const VAIN_MAX: u32 = 2;
 /// Two late yields within this time are no accident.
 const LATE_AGAIN: Duration = Duration::from_millis(20);
@@ -63,21 +68,21 @@ pub struct SpinTime {
     is_crowded: bool,
     crowded_until: Duration,
     crowded_for: Duration,
-    /// The last yield let somebody else run on this core.
+    /// The last yield let another thread run on this core.
     is_shared: bool,
     /// Turns that found something since the last yield.
     streak: u32,
-    /// Yields in a row that let nobody else run.
+    /// Yields in a row that let no other thread run.
     vain: u32,
 }
 
 impl SpinTime {
-    /// For who waits for a reply.
+    /// For a thread that waits for a reply.
     pub const fn new(max: Duration) -> Self {
         Self::of(max, PAUSE)
     }
 
-    /// For who serves many.
+    /// For a thread that serves many clients.
     pub(crate) const fn serving(max: Duration) -> Self {
         Self::of(max, SERVED_PAUSE)
     }
@@ -102,7 +107,8 @@ impl SpinTime {
         }
     }
 
-    /// For a thread that serves others, after it has served: lets those who share its core go on with what they got. `is_near`: somebody does.
+    /// For a thread that serves others, after it has served: lets threads on its core go on with
+    /// their replies. `is_near`: there are such waiters on the same core.
     #[inline]
     pub(crate) fn share(&mut self, is_near: bool) {
         self.streak += 1;
@@ -117,9 +123,9 @@ impl SpinTime {
         self.hand_over();
     }
 
-    /// Somebody who waited on this core can go on, and is let.
+    /// A waiter on the same core can go on, and is let.
     pub(crate) fn hand_over(&mut self) {
-        // In a crowd a yield costs those who are served next milliseconds.
+        // In a crowd a yield costs the clients that are served next milliseconds.
         if self.is_crowded {
             self.is_crowded = SystemClock.monotonic() < self.crowded_until;
         }
@@ -161,7 +167,8 @@ impl SpinTime {
         self.polls = 0;
     }
 
-    /// Passes a little time before the next poll. `is_near`: what is waited for is done on this core. `false`: the time is over, sleep instead.
+    /// Passes a little time before the next poll. `is_near`: the awaited work is done on this core.
+    /// `false`: the time is over, sleep instead.
     pub fn pass(&mut self, poll: PollCost, is_near: bool) -> bool {
         // A look into the kernel takes as long as a yield.
         let yields_at = if poll == PollCost::Kernel { PAUSE } else { self.yields_at };
@@ -185,13 +192,14 @@ impl SpinTime {
         self.spent < self.budget.min(limit)
     }
 
-    /// Whether the last yields gave the core to nobody. If somebody on it has work to do, only sleep lets them go on: the scheduler counts polling
-    /// for work, and whoever has had more than that waits until the poller has caught up.
+    /// Whether the last yields gave the core to no other thread. If a thread on it has work to do,
+    /// only sleep lets that go on: the scheduler counts polling for work, and a thread that has had
+    /// more than that waits until the poller has caught up.
     pub(crate) const fn yields_in_vain(&self) -> bool {
         self.vain >= VAIN_MAX
     }
 
-    /// Whether the last yield let somebody else run on this core.
+    /// Whether the last yield let another thread run on this core.
     #[must_use]
     pub const fn is_shared(&self) -> bool {
         self.is_shared
@@ -213,7 +221,8 @@ impl SpinTime {
         let again = now.saturating_sub(self.late_at) < LATE_AGAIN;
         self.late_at = now;
         if again {
-            // Calm for longer than it was given up for: that crowd has gone, this is another one.
+            // Not crowded for longer than it was given up for: that crowd has gone, this is another
+            // one.
             let is_new = now.saturating_sub(self.crowded_until) > self.crowded_for;
             self.crowded_for =
                 if is_new { CROWDED_FOR.0 } else { (self.crowded_for * 2).min(CROWDED_FOR.1) };
@@ -323,7 +332,7 @@ mod tests {
             // No crowd, however late this thread comes back.
             spin.late_at = Duration::ZERO;
             assert!(spin.pass(PollCost::Memory, false));
-            // A yield in which somebody ran has others follow at once.
+            // A yield in which another thread ran has others follow at once.
             spin.is_shared = false;
             polls += 1;
             yields += u32::from(spin.streak == 0);

@@ -283,7 +283,7 @@ fn a_socket_file_that_was_left_behind_is_replaced_and_a_living_one_is_not() {
     assert!(!path.exists());
 }
 
-/// A peer that has proved the key and then sends what it should not.
+/// A peer that has proved the key and then sends malformed messages.
 #[test]
 fn an_insider_that_breaks_the_protocol() {
     let request = |body: &[u8], payload: &[u8]| {

@@ -1,4 +1,4 @@
-//! TLS between clients, nodes, and those who stand between them.
+//! TLS between clients, nodes, and attackers between them.
 #![allow(clippy::unwrap_used, reason = "a test or a measurement may end with a panic")]
 
 #[allow(dead_code)]
@@ -321,7 +321,8 @@ fn files_that_make_no_sense_are_refused() {
     assert_eq!(TlsAuthorities::from_pem(Vec::new()).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
-/// Both directions of one TLS connection become those of another, as somebody can who has a certificate of the site, but not the cluster key.
+/// Both directions of one TLS connection become those of another, as an attacker can do that has a
+/// certificate of the site, but not the cluster key.
 fn relay(mut near: rustls::ServerConnection, near_io: TcpStream, to: u16) {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = rustls::RootCertStore::empty();

@@ -36,7 +36,8 @@ pub enum ErrorKind {
     Denied = 9,
     /// Caller's cluster map is older than the node's; refresh it and try again.
     StaleMap = 10,
-    /// Caller's namespace leases are older than the node's; drop cached directories and try again.
+    /// Caller's name-space generation is older than the node's; drop cached directories and try
+    /// again.
     StaleLease = 11,
     /// Peer speaks no common protocol version.
     WrongVersion = 12,

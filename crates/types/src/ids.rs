@@ -82,7 +82,8 @@ id!(
     Seq(u64), "#"
 );
 id!(
-    /// Version number of the cluster map, or of a dataset's namespace leases. Only grows.
+    /// Version number of the cluster map, or of a dataset's names (the name-space generation). Only
+    /// grows.
     Epoch(u64), "e"
 );
 id!(

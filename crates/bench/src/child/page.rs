@@ -1,4 +1,5 @@
-//! A page that two processes share, as a floor: what it takes to hand a message over when no kernel carries it.
+//! A page that two processes share, as a floor: the time to hand a message over when no kernel
+//! carries it.
 
 use std::fs::OpenOptions;
 use std::hint;

@@ -1,4 +1,5 @@
-//! Plain blocking sockets, as a floor: what the kernel needs to carry bytes between two processes.
+//! Plain blocking sockets, as a floor: the time that the kernel needs to carry bytes between two
+//! processes.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,5 @@
-//! The libc calls of an ordinary C program, so that the preloaded library sees what it would see of one.
+//! The libc calls of an ordinary C program, so that the preloaded library sees the same calls as
+//! from one.
 
 use std::ffi::{CStr, c_int};
 use std::io::{Error, Result};

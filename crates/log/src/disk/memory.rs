@@ -1,7 +1,8 @@
-//! A disk in memory that loses what a real one may lose: for tests and simulation.
+//! A disk in memory that loses the bytes that a real one may lose: for tests and simulation.
 //!
-//! A crash keeps everything that was synced. Of what was written since, each 512-byte sector gets there or not by itself, one of them
-//! perhaps in part; of the names made, changed and removed since, the first so many. The same seed loses the same.
+//! A crash keeps everything that was synced. Of the bytes written since, each 512-byte sector gets
+//! there or not by itself, one of them perhaps in part; of the names made, changed and removed
+//! since, the first so many. The same seed loses the same.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

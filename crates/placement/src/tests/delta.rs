@@ -130,7 +130,7 @@ proptest! {
                 let remembered = history.since(before.epoch(), after.epoch()).unwrap();
                 let led = before.with(&remembered).unwrap();
                 prop_assert_eq!(led.data(), after.data());
-                // It says enough for whoever knows a map between the two.
+                // It says enough for a caller with a map between the two.
                 for between in &maps[index..] {
                     if between.epoch() < after.epoch() {
                         let led = between.with(&remembered).unwrap();

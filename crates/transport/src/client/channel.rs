@@ -14,7 +14,7 @@ use crate::key::ClusterKey;
 use crate::socket::{self, Descriptors, poll_for, receive_with_descriptors, send_now};
 use crate::tls::{RECORD_LEN_MAX, TlsHandshake, TlsSession};
 
-/// A socket, with what came by it besides bytes, and TLS if it has that.
+/// A socket, with the descriptors that came by it besides bytes, and TLS if it has that.
 pub(super) struct HandshakeChannel {
     pub(super) fd: OwnedFd,
     pub(super) descriptors: Descriptors,

@@ -1,4 +1,4 @@
-//! Making a link: connect, prove, and take what the node shares.
+//! Making a link: connect, prove, and take the memory that the node shares.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
@@ -39,7 +39,8 @@ const REFUSALS_MIN: u32 = 3;
 pub struct ConnectIdentity {
     /// Session.
     pub client: ClientId,
-    /// For a node: its number and its faults, which meet what is sent by the connection.
+    /// For a node: its number and its faults, which apply to the frames that are sent by the
+    /// connection.
     pub faults: Option<Arc<FaultSwitch>>,
 }
 
@@ -78,7 +79,7 @@ pub(super) fn connect(
     })
 }
 
-/// Connects one node to another: a socket, TLS if it has that, and who is at the other end.
+/// Connects one node to another: a socket, TLS if it has that, and the peer at the other end.
 pub(crate) fn connect_node(
     address: &Address,
     key: &ClusterKey,
@@ -157,10 +158,12 @@ enum ConnectFailure {
 }
 
 impl ConnectFailure {
-    /// Handshake frames have a checksum, and whoever refuses a key has read it from a frame whose checksum was right: such a refusal, in a goodbye
-    /// whose checksum is right, too, is an answer at once. A version stands in the header, before the checksum has been compared, and nothing
-    /// vouches for what TLS says before both sides have keys (a damaged hello may bring any alert): these count when they come
-    /// [`REFUSALS_MIN`] times in a row, by a new connection each.
+    /// Handshake frames have a checksum, and a node that refuses a key has read it from a frame
+    /// whose checksum was right: such a refusal, in a goodbye whose checksum is right, too, is an
+    /// answer at once. A version stands in the header, before the checksum has been compared, and
+    /// nothing vouches for a TLS alert before both sides have keys (a damaged hello may bring any
+    /// alert): these count when they come [`REFUSALS_MIN`] times in a row, by a new connection
+    /// each.
     fn of(kind: ErrorKind, by_tls: bool) -> Self {
         match kind {
             ErrorKind::Corrupt
@@ -189,7 +192,7 @@ fn handshake(
     let binding = channel.tls.as_ref().map(|tls| tls.binding);
     let (side, hello) = ClientSide::start(who.client, who.node_id(), wants_rings, &SystemEntropy);
     if let Err(unsent) = channel.send(&hello) {
-        // A node that refuses whoever comes says so before it is asked.
+        // A node that refuses every client says so before it is asked.
         let (kind, body) = channel.receive().map_err(|_| unsent.clone())?;
         return Err(side.challenged(kind, &body, key, None).err().unwrap_or(unsent));
     }

@@ -1,4 +1,5 @@
-//! Waiting that something else can end: for requests whose answers may take as long as they like, like those for locks.
+//! Interruptible waits: for requests whose answers may take as long as they like, like those for
+//! locks.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

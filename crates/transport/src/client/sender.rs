@@ -2,8 +2,9 @@
 //!
 //! One thread at a time writes. Others that come meanwhile leave their frames in a queue and go on; the writer takes the queue
 //! along before it stops, in one send. If the socket is full, the writer files replies (the node may wait for just that) until
-//! its deadline; what it could not send, or what was left on purpose, stays as the *rest*, and whoever writes or reads next
-//! sends it first. With TLS, the writer has the sealer in its hands.
+//! its deadline; frames that it could not send, or left on purpose, stay as the *rest*, and the
+//! thread that writes or reads next sends it first. With TLS, the writer has the sealer in its
+//! hands.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
@@ -118,8 +119,8 @@ impl SocketSender {
         self.frames.fetch_add(frames as u32, Ordering::Relaxed);
     }
 
-    /// The rest should be sent now: it is as much as what the node still works on, or more.
-    /// `answered`: replies received.
+    /// The rest should be sent now: it is as much as the node still works on, or more. `answered`:
+    /// replies received.
     pub(super) fn is_rest_due(&self, answered: u32) -> bool {
         let unanswered = self.frames.load(Ordering::Relaxed).wrapping_sub(answered);
         self.has_rest() && self.left.load(Ordering::Relaxed) >= unanswered / 2

@@ -86,7 +86,7 @@ pub(super) struct LinkShared {
 pub(super) struct ReaderRole<'a> {
     shared: &'a LinkShared,
     reader: Option<MutexGuard<'a, LinkReader>>,
-    /// The role has gone to somebody else already.
+    /// The role has gone to another thread already.
     handed_over: bool,
     /// Own request whose reply was taken.
     pub(super) done: Option<RequestId>,
@@ -105,7 +105,7 @@ impl<'a> ReaderRole<'a> {
         self.reader.as_mut().expect("the lock is held until the role is dropped")
     }
 
-    /// Reads until the reply to `own` is the current frame. Files what belongs to others.
+    /// Reads until the reply to `own` is the current frame. Files the replies of others.
     pub(super) fn drive(
         &mut self,
         own: Option<RequestId>,
@@ -118,7 +118,7 @@ impl<'a> ReaderRole<'a> {
         }
     }
 
-    /// Reads one frame. `None`: it was somebody else's and has been filed.
+    /// Reads one frame. `None`: it was another thread's and has been filed.
     pub(super) fn step(
         &mut self,
         own: Option<RequestId>,
@@ -195,8 +195,9 @@ impl LinkShared {
         self.faults.as_ref().is_some_and(|faults| faults.is_active())
     }
 
-    /// Ends the link for everybody. Why it ends (it was closed or reset, bytes of it are damaged, the node says goodbye) is in the words, for people.
-    /// To whoever waits for an answer it means one thing: there is none from this link. So it is always `Unavailable`, and never
+    /// Ends the link for everybody. The reason (it was closed or reset, bytes of it are damaged,
+    /// the node says goodbye) is in the words, for people. To a thread that waits for an answer it
+    /// means one thing: there is none from this link. So it is always `Unavailable`, and never
     /// taken for what the node says to the request.
     pub(super) fn kill(&self, error: Error) -> Error {
         let error = self.named(Error::new(ErrorKind::Unavailable, error.message().to_owned()));
@@ -225,7 +226,7 @@ impl LinkShared {
         }
     }
 
-    /// Files what has come, if nobody else is reading.
+    /// Files frames that have come, if no other thread is reading.
     ///
     /// # Errors
     /// The link is dead.
@@ -269,7 +270,8 @@ impl LinkShared {
         }
     }
 
-    /// Sends one request. `later`: with the next one, or when somebody waits, if it is short and goes by socket.
+    /// Sends one request. `later`: with the next one, or when a thread waits, if it is short and
+    /// goes by socket.
     pub(super) fn send(
         &self,
         id: RequestId,
@@ -325,7 +327,7 @@ impl LinkShared {
         if self.file_arrived(ReadPatience::None).is_err() {
             return Err(Errno::CONNRESET);
         }
-        // Somebody else may read what comes; then waiting for input here would only burn time.
+        // Another thread may read the input; then waiting for it here would only burn time.
         let flags = if self.table.is_being_read() {
             PollFlags::OUT
         } else {

@@ -48,7 +48,7 @@ impl From<WireError> for ReadStop {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ReadPatience {
     Until(Deadline),
-    /// Only what is here already.
+    /// Only bytes that are here already.
     None,
 }
 
@@ -63,7 +63,8 @@ pub(super) struct ReadLine<'a> {
 }
 
 impl ReadLine<'_> {
-    /// Takes what is here; with `wait`, waits for it as long as the socket's receive timeout.
+    /// Takes the bytes that are here; with `wait`, waits for them as long as the socket's receive
+    /// timeout.
     fn take(&self, buffer: &mut [u8], wait: bool) -> Result<usize, Errno> {
         match self.opener {
             Some(opener) => lock(opener).receive(self.fd, buffer, wait),
@@ -166,7 +167,7 @@ pub(super) struct PartialFrame {
     here: usize,
     /// Payload bytes that were not received yet.
     pub(super) left: usize,
-    /// For somebody else, who was not there to receive it: body and payload so far.
+    /// For another thread, which was not there to receive it: body and payload so far.
     collected: Option<Vec<u8>>,
     /// Its owner has begun to take it and gone: the rest is thrown away.
     spoilt: bool,
@@ -336,7 +337,8 @@ impl ReceiveBuffer {
         })
     }
 
-    /// Body and payload of the current frame, for somebody else. May be called again after it has stopped.
+    /// Body and payload of the current frame, for another thread. May be called again after it has
+    /// stopped.
     pub(super) fn collect(&mut self, line: ReadLine<'_>) -> Result<Vec<u8>, ReadStop> {
         let Some(view) = self.view() else { return Ok(Vec::new()) };
         let Some(partial) = view.partial else {
@@ -352,7 +354,7 @@ impl ReceiveBuffer {
         Ok(partial.collected.take().unwrap_or_default())
     }
 
-    /// Ends the current frame: receives what nobody has taken, and compares the checksum.
+    /// Ends the current frame: receives the bytes that nobody has taken, and compares the checksum.
     pub(super) fn finish(&mut self, line: ReadLine<'_>) -> Result<(), ReadStop> {
         let Some(current) = &mut self.current else { return Ok(()) };
         let mut here = current.header.payload_len;

@@ -1,8 +1,9 @@
-//! Requests in flight, and who reads the connection.
+//! Requests in flight, and the role of the reader of the connection.
 //!
 //! At most one thread at a time has the *role* of the reader. A thread that waits for a reply takes the role if it is free;
 //! otherwise it sleeps until its reply has been filed, or the role is handed to it. A reader that has got its own
-//! reply hands the role to a sleeping thread before it goes, so that while anybody waits, somebody reads. All of it changes
+//! reply hands the role to a sleeping thread before it goes, so that while any thread waits, one
+//! reads. All of it changes
 //! under one lock, and a sleeper's word is set under that lock as well: no wake-up is lost between a look and a sleep.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,7 +22,7 @@ use crate::socket::timespec;
 const DRIVER_IDLE: Duration = Duration::from_secs(1);
 const INDEX_BITS: u32 = IN_FLIGHT_MAX.ilog2();
 
-/// A reply that somebody else has read.
+/// A reply that another thread has read.
 #[derive(Debug)]
 pub(super) struct FiledReply {
     pub(super) kind: FrameKind,
@@ -326,7 +327,7 @@ impl RequestTable {
         }
     }
 
-    /// Files a reply and wakes who waits for it.
+    /// Files a reply and wakes the thread that waits for it.
     pub(super) fn file(&self, id: RequestId, filed: FiledReply) {
         let mut state = self.lock();
         let Some(slot) = state.slot(id.get()) else { return };
@@ -359,7 +360,7 @@ impl RequestTable {
         }
     }
 
-    /// Ends everything: whoever waits is woken and gets `error`. The first error stays.
+    /// Ends everything: each waiting thread is woken and gets `error`. The first error stays.
     pub(super) fn kill(&self, error: Error) {
         let mut state = self.lock();
         state.dead.get_or_insert(error);

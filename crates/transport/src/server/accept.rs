@@ -18,7 +18,7 @@ use crate::key::ClusterKey;
 use crate::socket;
 use crate::tls::{TlsHandshake, server_config};
 
-/// Connections taken in before those that exist have their turn.
+/// Connections accepted before the existing ones have their turn.
 const ACCEPTS_PER_TURN: usize = 16;
 /// Spare descriptors to refuse connections with when there are no others.
 const SPARE: usize = 16;
@@ -81,7 +81,7 @@ impl ConnectionAcceptor {
         Ok(())
     }
 
-    /// Takes what waits at a listener.
+    /// Accepts the connections that wait at a listener.
     pub(super) fn accept(&mut self, index: usize, mut take: impl FnMut(AcceptedConnection)) {
         // Some are to be spare before any other is taken.
         let _ = self.spare();
@@ -115,7 +115,7 @@ impl ConnectionAcceptor {
         }
     }
 
-    /// There are no descriptors left: refuses what waits at a listener.
+    /// There are no descriptors left: refuses the connections that wait at a listener.
     fn refuse_all(&mut self, index: usize, errno: Errno) {
         self.spare.clear();
         let Some(listener) = self.listeners.get(index) else { return };

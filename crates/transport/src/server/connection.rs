@@ -1,4 +1,4 @@
-//! One connection: the bytes that have come, and what they mean.
+//! One connection: the bytes that have come, and their meaning.
 
 use std::time::Duration;
 

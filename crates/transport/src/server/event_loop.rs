@@ -43,11 +43,13 @@ const EVENTS_MAX: usize = 64;
 /// Turns over the rings between two looks at the sockets, when there was something in the rings and when not.
 const BUSY_TURNS_PER_LOOK: u32 = 16;
 const IDLE_TURNS_PER_LOOK: u32 = 64;
-/// Turns over quiet rings between two looks at what clients leave in shared memory: each takes a cache line away from them.
+/// Turns over quiet rings between two looks at the submission queues: each takes a cache line away
+/// from the clients.
 const IDLE_TURNS_PER_POLL: u32 = 4;
-/// Turns over the rings alone between two looks at what is due: such a look costs about as much as a small request.
+/// Turns over the rings alone between two looks at the timers: such a look costs about as much as a
+/// small request.
 const RING_TURNS_PER_APPOINTMENT: u32 = 8;
-/// Turns over the rings after which those that stayed quiet are put to sleep.
+/// Turns over the rings after which the quiet ones are put to sleep.
 const RING_TURNS_PER_SORTING: u32 = 1024;
 
 /// Receives requests and sends replies, on the thread that runs it.
@@ -490,7 +492,7 @@ impl EventLoop {
         }
     }
 
-    /// Looks after what is due.
+    /// Serves the timers that are due.
     fn keep_watch(&mut self, service: &mut dyn NodeService) {
         if self.watch.take_tick() {
             service.tick(&mut self.replies);

@@ -11,7 +11,8 @@ use super::{ConnId, ConnectionPeer, EventLoop, NodeService};
 use crate::fault::{DelayedFrame, DelayedItem, bend, reset, whole, words};
 
 impl ReplySink {
-    /// Whether a frame to send meets a fault; then this has done with it what is to be done. Only asked while there are faults.
+    /// Injects the fault that a frame to send meets, if any, and returns whether it did. Only asked
+    /// while there are faults.
     #[cold]
     pub(super) fn is_harmed(
         &mut self,
@@ -137,7 +138,8 @@ impl EventLoop {
     }
 }
 
-/// Whether a request meets a fault; then this has done with it what is to be done. Only asked while there are faults.
+/// Injects the fault that a request meets, if any, and returns whether it did. Only asked while
+/// there are faults.
 ///
 /// # Errors
 /// It came with a wrong bit.

@@ -39,7 +39,8 @@ pub(super) struct ConnectionOutput {
     dirty: bool,
     /// The party whose frames meet faults; `None`: they meet none.
     party: Option<FaultParty>,
-    /// A frame was sent with a wrong bit: whoever finds that ends the connection, and is alive.
+    /// A frame was sent with a wrong bit: the receiver that finds that ends the connection, and is
+    /// alive.
     is_bent: bool,
 }
 
@@ -368,7 +369,7 @@ impl ReplySink {
         }
     }
 
-    /// Sends what waits for the socket; an error ends the connection.
+    /// Sends the output that waits for the socket; an error ends the connection.
     pub(super) fn flush(&mut self, conn: ConnId) {
         let Some(output) = get(&mut self.outputs, conn) else { return };
         match output.socket.flush(output.fd.as_fd()) {
@@ -383,7 +384,7 @@ impl ReplySink {
         }
     }
 
-    /// Moves what waits for the ring. `true`: nothing waits any more.
+    /// Moves the replies that wait for the ring. `true`: nothing waits any more.
     pub(super) fn flush_ring(&mut self, conn: ConnId) -> bool {
         get(&mut self.outputs, conn)
             .and_then(|output| output.ring.as_mut())
@@ -418,8 +419,9 @@ pub(super) fn gone() -> Error {
     Error::new(ErrorKind::Unavailable, "closed by the peer")
 }
 
-/// The connection was reset: by the peer, or with tcp by what lies between. Within a host nothing does: a peer that has closed its end,
-/// or has died, with something not received yet looks like that, too.
+/// The connection was reset: by the peer, or with tcp by the network between. Within a host nothing
+/// does: a peer that has closed its end, or has died, with something not received yet looks like
+/// that, too.
 pub(super) fn was_reset(is_tcp: bool) -> Error {
     if is_tcp { Error::new(ErrorKind::Interrupted, "connection reset") } else { gone() }
 }

@@ -109,7 +109,7 @@ impl RingInput {
         self.used_at.is_some()
     }
 
-    /// Serves what is in the ring. Returns whether there was anything.
+    /// Serves the requests in the ring. Returns whether there was anything.
     ///
     /// # Errors
     /// Why the connection is to be ended.

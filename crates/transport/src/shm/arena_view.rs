@@ -203,8 +203,9 @@ impl ArenaView {
         LookupSlot::read_from_bytes(&raw).ok().filter(|_| is_whole)
     }
 
-    /// Reads at both ends of what is to be written. A page that is missing in this process's page table brings its neighbours along when it is read,
-    /// sixteen at a time, which are writable from then on; when it is written it comes alone.
+    /// Reads at both ends of the bytes that are to be written. A page that is missing in this
+    /// process's page table brings its neighbours along when it is read, sixteen at a time, which
+    /// are writable from then on; when it is written it comes alone.
     fn touch(&self, offset: usize, len: usize) {
         for place in [offset, offset + len.saturating_sub(1)] {
             // SAFETY: the mapping says that the byte is in bounds. Others may change it meanwhile; nobody looks at what was read.

@@ -3,9 +3,11 @@
 //! Two threads that share a core get nothing from polling for each other: the one that waits has to let the other run, at once. Each
 //! side says in a word of the control page where it was when it last looked at its ring. That is a hint: the scheduler moves threads.
 //!
-//! It does not part two that run in turns, though, even where a core is idle: neither of them ever waits for long, and what has just run is not moved.
-//! So the node goes elsewhere itself when it has shared a core for a while; less often, if that is in vain because all cores are taken. Then those on
-//! them share with it in turns, so that none falls far behind, and the node is soon where one is done and only waits for the others.
+//! Two threads that run in turns are not parted by that, though, even where a core is idle: neither
+//! of them ever waits for long, and a thread that has just run is not moved. So the node goes
+//! elsewhere itself when it has shared a core for a while; less often, if that is in vain because
+//! all cores are taken. Then the clients on them share with it in turns, so that none falls far
+//! behind, and the node is soon where one is done and only waits for the others.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -35,7 +37,8 @@ const NEAR_TURNS: u32 = 3;
 const APART: Duration = Duration::from_millis(10);
 /// Shortest and longest time from one leaving to the next.
 const PAUSE: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(4));
-/// The same where the others go on beside the thread: who shares its core gets what they leave of it meanwhile.
+/// The same where the others go on beside the thread: the client that shares its core gets the time
+/// that they leave of it meanwhile.
 const STAY: Duration = Duration::from_millis(16);
 
 /// Other clients that a thread serves, beside one that waits on its core.
@@ -72,7 +75,7 @@ impl CoreLeaving {
         Self { streak: 0, near_since: never, near_at: never, left_at: never, pause: PAUSE.0 }
     }
 
-    /// The thread has served. `is_near`: one that it serves waits on its core.
+    /// The thread has served. `is_near`: a client that it serves waits on its core.
     pub(crate) fn served(&mut self, is_near: bool) {
         match is_near {
             true => self.served_on_core(CoreSharers::Unknown),

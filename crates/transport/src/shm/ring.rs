@@ -198,7 +198,7 @@ impl RingProducer {
         true
     }
 
-    /// Shows the consumer what was written.
+    /// Publishes to the consumer what was written.
     pub(crate) fn publish(&self) {
         self.memory.words(self.ring).0.store(self.tail, Ordering::SeqCst);
     }

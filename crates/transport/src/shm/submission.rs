@@ -50,7 +50,7 @@ pub(super) struct NextSubmission {
 }
 
 impl NextSubmission {
-    /// For the user whom the node knows the connection to be of.
+    /// For the user that the node knows for the connection.
     pub(super) fn new() -> Self {
         let uid = rustix::process::geteuid().as_raw();
         let (next, moved_at) = (AtomicUsize::new(0), AtomicUsize::new(0));

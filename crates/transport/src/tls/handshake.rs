@@ -54,7 +54,7 @@ enum HandshakeStep {
 
 impl TlsHandshake {
     pub(crate) fn client(key: &ClusterKey, host: &str) -> Result<Self> {
-        // Keys from the cluster key are those of no host in particular.
+        // Keys from the cluster key belong to no host in particular.
         let name = if key.authorities().is_some() { host } else { "samite" };
         let name = ServerName::try_from(name.to_owned()).map_err(|_| {
             Error::new(ErrorKind::Invalid, format!("{host}: no name that a certificate can have"))
@@ -201,7 +201,7 @@ impl fmt::Debug for TlsHandshake {
 
 type Stepped = std::result::Result<HandshakeStep, rustls::Error>;
 
-/// Does what rustls wants. Returns the bytes of records that it has done with, too.
+/// Does the step that rustls wants. Returns the bytes of records that it has done with, too.
 fn step<Data>(
     UnbufferedStatus { discard, state, .. }: UnbufferedStatus<'_, '_, Data>,
     out: &mut Vec<u8>,

@@ -1,4 +1,4 @@
-//! Key pairs from the cluster key, and what each end takes from the other.
+//! Key pairs from the cluster key, and the keys that each end accepts from the other.
 
 use std::fmt;
 use std::sync::Arc;

@@ -134,7 +134,7 @@ pub enum DiskAction {
     Full(FaultRatio),
     /// A part of it is written, then it fails.
     Torn(FaultRatio),
-    /// One bit of what is written is wrong, and nobody is told.
+    /// One bit of the written bytes is wrong, and nobody is told.
     Rot(FaultRatio),
 }
 

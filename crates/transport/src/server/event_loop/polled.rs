@@ -9,7 +9,8 @@ use super::{
 impl EventLoop {
     /// Serves the rings that are polled, once around. Returns whether there was anything.
     ///
-    /// Clients on this thread's core come last: until they can go on, others go on with what they got, and ask for more.
+    /// Clients on this thread's core come last: until they can go on, others go on with their
+    /// replies, and ask for more.
     pub(super) fn serve_rings(&mut self, service: &mut dyn NodeService) -> bool {
         let core = this_core();
         let mut near: SmallVec<[usize; 4]> = SmallVec::new();
@@ -52,7 +53,7 @@ impl EventLoop {
         }
     }
 
-    /// Polls no more what was quiet since the last time.
+    /// Stops to poll connections that were quiet since the last time.
     pub(super) fn sort_rings(&mut self) {
         if std::mem::take(&mut self.polled) {
             return;
@@ -78,7 +79,7 @@ impl EventLoop {
         }
     }
 
-    /// Tries again to move what waits for full rings.
+    /// Tries again to move replies that wait for full rings.
     pub(super) fn retry_rings(&mut self) {
         let mut waiting = false;
         for index in 0..self.connections.len() {
