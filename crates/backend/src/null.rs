@@ -1,8 +1,7 @@
 //! The null backend: stores which records there are, their versions and lengths, and no values.
 //!
 //! Every read gives zeros. It isolates the cost of the framework from that of storing; keys are
-//! charged to its capacity, so that it
-//! is bounded like any other target.
+//! charged to its capacity, so that it is bounded like any other target.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

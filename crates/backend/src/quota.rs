@@ -1,32 +1,32 @@
 //! Capacity of a target, and the share of a partition in it.
 //!
 //! Everything that a target stores is charged to its [`TargetQuota`] before it is stored, so that
-//! "no space" is known at once and honest. A part of it is a reserve, which only changes that make
-//! room may take: a full target can be emptied.
+//! "no space" is known at once and honest. A part of the target is a *reserved budget*, which only
+//! changes that free some space may take: a full target can be emptied.
 //!
 //! A partition charges through a [`QuotaAccount`]. Beside the space that it uses, an account may
-//! have a *reserved budget* for changes that another member of the mirror group decides on: when
-//! they come, they find it.
+//! have *room* for changes that another member of the mirror group decides on: when they come, they
+//! find it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use samite_types::{Error, ErrorKind, Result};
 
-/// The reserve is one part in so many of a target.
+/// The reserved budget is one part in so many of a target.
 const RESERVE_PART: u64 = 64;
-/// An idle partition's reserved budget is no more than one part in so many of a target: thousands
-/// of partitions may share one.
+/// An idle partition's room is no more than one part in so many of a target: thousands of
+/// partitions may share one.
 const IDLE_PART: u64 = 2048;
 /// A busy one's is that, and one part in so many of what is free.
 const BUSY_PART: u64 = 128;
 
-/// A busy partition's account has a larger reserved budget than this, in bytes.
+/// A partition whose account is asked for more room than this, in bytes, is busy.
 pub const KEPT_IDLE: u64 = 256 << 10;
 
 /// How much of a target changes may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QuotaLimit {
-    /// All but the reserve.
+    /// All but the reserved budget.
     #[default]
     Open,
     /// All of it: they make room, or are another member's to decide on.
@@ -121,9 +121,9 @@ impl TargetQuota {
 pub struct QuotaAccount {
     /// Set aside for the changes that are about to come.
     credit: u64,
-    /// Reserved budget, for changes that another member decides on.
+    /// Room, for changes that another member decides on.
     kept: u64,
-    /// The rest of the credit goes back to the reserved budget.
+    /// The rest of the credit goes back to the room.
     draws: bool,
     limit: QuotaLimit,
 }
@@ -140,8 +140,7 @@ impl QuotaAccount {
         self.limit
     }
 
-    /// The next changes may use up to `bytes` of the reserved budget, until
-    /// [`QuotaAccount::settle`].
+    /// The next changes may use up to `bytes` of the room, until [`QuotaAccount::settle`].
     pub fn draw(&mut self, bytes: u64) {
         let drawn = self.kept.min(bytes);
         self.kept -= drawn;
@@ -194,7 +193,7 @@ impl QuotaAccount {
     }
 
     /// The changes are done: gives back what was set aside for them and not used, or returns it to
-    /// the reserved budget, if they drew on that.
+    /// the room, if they drew on that.
     pub fn settle(&mut self, quota: &TargetQuota) {
         let credit = std::mem::take(&mut self.credit);
         if std::mem::take(&mut self.draws) {
@@ -205,8 +204,8 @@ impl QuotaAccount {
         self.limit = QuotaLimit::Open;
     }
 
-    /// Reserves at least `least` bytes, if they are there, and `wanted` if the target can spare
-    /// them. Returns how many are reserved.
+    /// Keeps room of at least `least` bytes, if they are there, and `wanted` if the target can
+    /// spare them. Returns how many bytes it has.
     pub fn keep(&mut self, quota: &TargetQuota, least: u64, wanted: u64) -> u64 {
         let mut share = quota.capacity() / IDLE_PART;
         if wanted > KEPT_IDLE {

@@ -320,16 +320,17 @@ pub trait RecordStore: Send {
     /// stored.
     fn charge_max(&self, changes: &[PlannedChange<'_>]) -> u64;
 
-    /// Reserves a budget for changes that another member of the mirror group decides on: at least
-    /// `least` bytes of it, if they are there, and `wanted`, if the target can spare them. Returns
-    /// how many are reserved.
+    /// Keeps room for changes that another member of the mirror group decides on: at least `least`
+    /// bytes, if they are there, and `wanted`, if the target can spare them. Returns how many bytes
+    /// it has.
     fn keep(&mut self, least: u64, wanted: u64) -> u64;
 
-    /// Whether the target has half of the reserve left that only changes which make room may take, [`QuotaLimit::Whole`].
+    /// Whether the target has half of its reserved budget left, which only changes that free some
+    /// space may take ([`QuotaLimit::Whole`]).
     fn has_reserve(&self) -> bool;
 
-    /// The next changes may use up to `bytes` of the [reserved budget](Self::keep), until
-    /// [`settle`](Self::settle); the rest of it stays reserved.
+    /// The next changes may use up to `bytes` of the [room](Self::keep), until
+    /// [`settle`](Self::settle); the rest of it stays.
     fn draw(&mut self, bytes: u64);
 
     /// Sets the whole value; creates the record.

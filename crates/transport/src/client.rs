@@ -42,8 +42,7 @@ const SLICES_TOGETHER: usize = 192;
 /// One connection to a node: many requests in flight, replies in any order, any number of threads.
 ///
 /// The threads that wait for replies read the connection, and no other; each, as it goes, files
-/// replies that are not its own. So a
-/// thread alone pays one send and one receive for a call.
+/// replies that are not its own. So a thread alone pays one send and one receive for a call.
 pub struct NodeLink {
     shared: Arc<LinkShared>,
 }

@@ -268,7 +268,7 @@ pub enum Action<'a> {
     Detach {
         /// Key.
         key: &'a [u8],
-        /// Key that a held record gets.
+        /// Key that a record with open references gets.
         to: &'a [u8],
     },
     /// The open references of the record, as the bytes of an [`ActionResult::Value`]: token and
@@ -277,7 +277,8 @@ pub enum Action<'a> {
         /// Key.
         key: &'a [u8],
     },
-    /// Let the record be held by exactly `holders`, as [`Action::Holders`] gave them. Result: [`ActionResult::Number`], how many there were.
+    /// Let the record have exactly the open references `holders`, as [`Action::Holders`] gave them.
+    /// Result: [`ActionResult::Number`], how many there were.
     SetHolders {
         /// Key.
         key: &'a [u8],
@@ -296,7 +297,7 @@ pub enum Action<'a> {
 
 /// Result of [`Action::Detach`]: there was no such record.
 pub const DETACHED_NONE: u64 = 0;
-/// Result of [`Action::Detach`]: nobody held the record, it is gone.
+/// Result of [`Action::Detach`]: the record had no open references, it is gone.
 pub const DETACHED_REMOVED: u64 = 1;
 /// Result of [`Action::Detach`]: the record has open references, and has the other key now.
 pub const DETACHED_KEPT: u64 = 2;

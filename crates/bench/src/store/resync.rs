@@ -1,5 +1,5 @@
 //! Bringing a member up to date that has missed everything, or lost everything: while nobody else
-//! asks for anything, and the share of clients meanwhile.
+//! asks for anything, and the throughput of clients meanwhile.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -1,10 +1,10 @@
 //! Sending on a socket from many threads.
 //!
-//! One thread at a time writes. Others that come meanwhile leave their frames in a queue and go on; the writer takes the queue
-//! along before it stops, in one send. If the socket is full, the writer files replies (the node may wait for just that) until
-//! its deadline; frames that it could not send, or left on purpose, stay as the *rest*, and the
-//! thread that writes or reads next sends it first. With TLS, the writer has the sealer in its
-//! hands.
+//! One thread at a time writes. Others that come meanwhile leave their frames in a queue and go on;
+//! the writer takes the queue along before it stops, in one send. If the socket is full, the writer
+//! files replies (the node may wait for just that) until its deadline; frames that it could not
+//! send, or left on purpose, stay as the *rest*, and the thread that writes or reads next sends it
+//! first. With TLS, the writer has the sealer in its hands.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;

@@ -1,10 +1,10 @@
 //! Requests in flight, and the role of the reader of the connection.
 //!
-//! At most one thread at a time has the *role* of the reader. A thread that waits for a reply takes the role if it is free;
-//! otherwise it sleeps until its reply has been filed, or the role is handed to it. A reader that has got its own
-//! reply hands the role to a sleeping thread before it goes, so that while any thread waits, one
-//! reads. All of it changes
-//! under one lock, and a sleeper's word is set under that lock as well: no wake-up is lost between a look and a sleep.
+//! At most one thread at a time has the *role* of the reader. A thread that waits for a reply takes
+//! the role if it is free; otherwise it sleeps until its reply has been filed, or the role is
+//! handed to it. A reader that has got its own reply hands the role to a sleeping thread before it
+//! goes, so that while any thread waits, one reads. All of it changes under one lock, and a
+//! sleeper's word is set under that lock as well: no wake-up is lost between a look and a sleep.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -53,7 +53,7 @@ impl EventLoop {
         }
     }
 
-    /// Stops to poll connections that were quiet since the last time.
+    /// Polls no more the rings that were quiet since the last time.
     pub(super) fn sort_rings(&mut self) {
         if std::mem::take(&mut self.polled) {
             return;
