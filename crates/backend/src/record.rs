@@ -364,7 +364,7 @@ pub trait RecordStore: Send {
     /// backwards) if it is not empty, with up to `value_len` bytes of each value, until `visit` breaks.
     ///
     /// # Errors
-    /// `Corrupt`: a value that was to be shown is damaged.
+    /// `Corrupt`: a value that was to be visited is damaged.
     fn scan(
         &self,
         prefix: &[u8],

@@ -119,7 +119,7 @@ impl Comparison {
     }
 }
 
-/// Figures of one workload over all of its turns.
+/// Results of one workload over all of its turns.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkloadResult {
     pub ops: u64,

@@ -28,7 +28,7 @@ impl FileInventory {
     /// Looks whether all that are noted are among those `found`. `name` of a number is the file's.
     ///
     /// # Errors
-    /// `Corrupt`: one is missing, or the note is damaged. Those of the disk.
+    /// `Corrupt`: one is missing, or the note is damaged. Errors of the disk.
     pub fn check(
         disk: &dyn LogDisk,
         id: u64,
@@ -50,7 +50,7 @@ impl FileInventory {
     /// Begins with those that there are.
     ///
     /// # Errors
-    /// Those of the disk; a full one is none.
+    /// Errors of the disk; a full one is none.
     pub fn open(disk: &dyn LogDisk, id: u64, found: impl Iterator<Item = u64>) -> Result<Self> {
         let present: BTreeSet<u64> = found.collect();
         let file = match TwiceFile::open(disk, &KIND, id, &disk.list()?)? {

@@ -45,7 +45,8 @@ impl StorageNote {
     /// one stays.
     ///
     /// # Errors
-    /// `Corrupt`; `Invalid`: it is another node's, or was made with another number of shards. Those of the disk.
+    /// `Corrupt`; `Invalid`: it is another node's, or was made with another number of shards.
+    /// Errors of the disk.
     pub fn open(disk: &dyn LogDisk, like: Self) -> Result<Self> {
         const NEW: &str = "storage.new";
         let names = disk.list()?;
@@ -86,7 +87,7 @@ fn begun(log: &str) -> String {
 /// Looks whether a log that was begun is still there: `files`, in the directory called `log` of `dir`.
 ///
 /// # Errors
-/// `Corrupt`: it has no manifest any more. Those of the disk.
+/// `Corrupt`: it has no manifest any more. Errors of the disk.
 pub fn check_begun(dir: &dyn LogDisk, log: &str, files: &dyn LogDisk) -> Result<()> {
     let begun = begun(log);
     let was_begun = dir.list()?.contains(&begun);

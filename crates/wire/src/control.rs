@@ -214,7 +214,7 @@ pub enum ControlReply {
     LockClients {
         /// The process that says so.
         incarnation: u64,
-        /// Those of the clients that are asked about.
+        /// Clients of those that are asked about.
         clients: Vec<ClientId>,
     },
 }
@@ -301,8 +301,9 @@ pub struct TargetInfo {
     pub target: TargetId,
     /// Bytes it can hold.
     pub capacity_bytes: u64,
-    /// Names the state of the directory in which the target keeps what outlives its node: another one for each process, drawn when that starts, and noted
-    /// in the directory. 0: it keeps nothing.
+    /// Names the state of the directory in which the target stores data that outlive its node:
+    /// another one for each process, drawn when that starts, and noted in the directory. 0: it
+    /// stores nothing.
     pub storage: u64,
 }
 

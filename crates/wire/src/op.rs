@@ -249,8 +249,7 @@ pub enum Action<'a> {
         token: u64,
     },
     /// End the open reference under `token`, whichever client took it. Result:
-    /// [`ActionResult::Number`], how many open references the record still has; a token that is not
-    /// known is no error (0).
+    /// [`ActionResult::Number`], how many the record still has; 0 for an unknown token, no error.
     Release {
         /// Token.
         token: u64,
@@ -277,8 +276,8 @@ pub enum Action<'a> {
         /// Key.
         key: &'a [u8],
     },
-    /// Let the record have exactly the open references `holders`, as [`Action::Holders`] gave them.
-    /// Result: [`ActionResult::Number`], how many there were.
+    /// Give the record exactly the open references `holders`, as of [`Action::Holders`]. Result:
+    /// [`ActionResult::Number`], how many there were.
     SetHolders {
         /// Key.
         key: &'a [u8],
@@ -316,7 +315,8 @@ pub enum TouchedRecords<'a> {
 }
 
 impl<'a> Action<'a> {
-    /// The records that this action changes. Leases, notes of own changes and copies under way stand on it: none may be missing, so each kind is named.
+    /// The records that this action changes. Delegations, change counters and copies under way rely
+    /// on it: none may be missing, so each kind is named.
     #[must_use]
     pub const fn touched(&self) -> TouchedRecords<'a> {
         match self {
@@ -557,7 +557,8 @@ pub struct RequestHeader {
     pub dataset: DatasetId,
     /// Epoch of the cluster map by which the client chose this node.
     pub map_epoch: Epoch,
-    /// Lease epoch of the dataset that the client's cached directories stand on; `Epoch(u64::MAX)` when it used none.
+    /// Name-space generation of the client's cached directories; `Epoch(u64::MAX)` when it used
+    /// none.
     pub lease_epoch: Epoch,
     /// Every mutation with a smaller sequence number has been answered: the node may forget its result.
     pub answered_below: Seq,

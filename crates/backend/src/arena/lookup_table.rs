@@ -214,7 +214,7 @@ impl LookupTable {
         }
     }
 
-    /// Shows a record with `value`, the first bytes of its value.
+    /// Publishes a record with `value`, the first bytes of its value.
     pub(super) fn publish(
         &self,
         id: &RecordId<'_>,

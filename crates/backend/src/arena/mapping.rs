@@ -74,7 +74,7 @@ impl ArenaMapping {
         unsafe { self.base.add(offset) }
     }
 
-    /// Has the processor fetch `len` bytes from `offset` on: they will be needed soon.
+    /// Prefetch: has the processor fetch `len` bytes from `offset` on, which will be needed soon.
     pub(super) fn prefetch(&self, offset: usize, len: usize) {
         let start = self.base.as_ptr().cast_const().wrapping_add(offset);
         samite_types::prefetch(start, len);

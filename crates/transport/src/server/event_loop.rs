@@ -89,7 +89,7 @@ impl EventLoop {
     /// A loop that serves connections to `listeners`.
     ///
     /// # Errors
-    /// What the system says (no descriptors left); `Invalid` for TLS files that do not make sense.
+    /// Errors of the system (no descriptors left); `Invalid` for TLS files that do not make sense.
     pub fn new(
         node: NodeId,
         key: ClusterKey,

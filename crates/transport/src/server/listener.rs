@@ -71,7 +71,7 @@ impl Listener {
     /// The same socket for another event loop; each connection goes to one of them.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn try_clone(&self) -> Result<Self> {
         let fd = rustix::io::fcntl_dupfd_cloexec(&self.fd, 3)
             .map_err(|errno| Error::io(format_args!("clone listener {}", self.address), errno))?;

@@ -56,7 +56,7 @@ impl SharedMapping {
         unsafe { self.start.as_ptr().add(offset) }
     }
 
-    /// Has the processor fetch `len` bytes from `offset` on: they will be needed soon.
+    /// Prefetch: has the processor fetch `len` bytes from `offset` on, which will be needed soon.
     pub(crate) fn prefetch(&self, offset: usize, len: usize) {
         prefetch(self.start.as_ptr().cast_const().wrapping_add(offset), len);
     }

@@ -1,5 +1,6 @@
-//! The protocol of [`samite_wire::submission`], step by step: every order of the steps of clients and node is tried, and what the clients were
-//! told must be what one of them after the other could have been told. Each rule of the protocol is left out once, which must be noticed.
+//! The protocol of [`samite_wire::submission`], step by step: every order of the steps of clients
+//! and node is tried, and the answers to the clients must be those that one of them after the other
+//! could have got. Each rule of the protocol is left out once, which must be noticed.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 mod holds;

@@ -373,7 +373,7 @@ impl Model {
         next.node = Node::Apply(client);
     }
 
-    /// Looks at what its bit says is pending.
+    /// Carries out the entry whose pending bit was taken, if it is submitted.
     fn take(&self, next: &mut World, client: usize) {
         let claim = LockWord::read(next.claim);
         if let Some(claim) = claim.filter(|claim| claim.state == LockWordState::Posted) {
@@ -413,7 +413,7 @@ impl Model {
         });
         let deed = self.deeds[poster][at.unwrap()];
         let creates = deed != Deed::Remove;
-        // Leases end by themselves, if nobody relies on them any more.
+        // Delegations end by themselves, if nobody relies on them any more.
         let relies = next.clients[poster].leased.is_some();
         if deed == Deed::Borrow && relies && self.rules.node_grants_what_was_posted {
             next.lease_of = Some(poster);

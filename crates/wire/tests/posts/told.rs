@@ -1,4 +1,4 @@
-//! What clients may be told, one deed after the other.
+//! Answers that clients may get, one deed after the other.
 
 use crate::model::Deed;
 

@@ -15,7 +15,7 @@ use crate::shm::mapping::SharedMapping;
 
 const ID: RecordId<'_> = RecordId { dataset: DatasetId(1), partition: PartitionId(2), key: b"k" };
 
-/// A node that shows one record, and whose table is open.
+/// A node that has published one record, and whose table is open.
 struct Node {
     mapping: SharedMapping,
     view: ArenaView,
