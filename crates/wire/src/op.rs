@@ -557,8 +557,7 @@ pub struct RequestHeader {
     pub dataset: DatasetId,
     /// Epoch of the cluster map by which the client chose this node.
     pub map_epoch: Epoch,
-    /// Name-space generation of the client's cached directories; `Epoch(u64::MAX)` when it used
-    /// none.
+    /// Name-space generation of the client's cached directories; `Epoch(u64::MAX)`: it used none.
     pub lease_epoch: Epoch,
     /// Every mutation with a smaller sequence number has been answered: the node may forget its result.
     pub answered_below: Seq,
