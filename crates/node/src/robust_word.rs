@@ -31,7 +31,7 @@ struct RobustList {
 /// While it exists, and the thread that made it, the arena's word is not zero. It stays on that thread.
 pub(crate) struct AliveWord {
     arena: Arc<Arena>,
-    /// What the kernel walks; it stays where it is, for `Box` does not move what it holds.
+    /// The list that the kernel walks; it stays where it is, for `Box` does not move its contents.
     list: Box<RobustList>,
     previous: *const RobustListHead,
     _of_this_thread: PhantomData<*const ()>,
