@@ -18,7 +18,7 @@ const RECORDS: u32 = 20_000;
 const CLIENT: ClientId = ClientId(1);
 const PARTITION: PartitionId = PartitionId(0);
 
-/// One partition and the client that works on it.
+/// One partition and its client.
 struct Bench {
     partition: Partition,
     seq: u64,

@@ -9,7 +9,7 @@ use samite_wire::op::{Action, Guard, Operation};
 use crate::open_references::HOLDER_LEN;
 use crate::outcome::AppliedFailure;
 
-/// Refuses what is over a limit or makes no sense.
+/// Refuses an operation that is over a limit or makes no sense.
 pub(crate) fn check(operation: &Operation<'_>) -> Result<(), AppliedFailure> {
     let counts = [operation.guards.len(), operation.actions.len()];
     if counts.iter().any(|count| *count > ACTIONS_MAX) {

@@ -1,4 +1,4 @@
-//! What it takes to make one partition the copy of another: records by key, and all that stands beside them.
+//! Copying a partition: records by key, and all state that stands beside them.
 
 use std::ops::ControlFlow;
 
@@ -17,14 +17,15 @@ use crate::{Key, Partition};
 /// The pieces of a value.
 pub(crate) type Pieces = SmallVec<[ValuePiece; 1]>;
 
-/// What tells whether something has happened to a partition that its copies must know of.
+/// The counters that tell whether something has happened to a partition that its copies must know
+/// of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CopyMarks {
     /// Grows with each change of records.
     pub(crate) version: Version,
     /// Grows with each refusal that is remembered.
     pub(crate) refusals: u64,
-    /// Grows with each hold that is taken or ended.
+    /// Grows with each open reference that is taken or ended.
     pub(crate) holds: u64,
 }
 
@@ -38,7 +39,7 @@ impl Partition {
         self.version = self.version.max(Version::before(term));
     }
 
-    /// Whether it applies what another has admitted. Records are shown to nobody then.
+    /// Whether it applies what another has admitted. Its records are not published then.
     pub(crate) const fn set_follows(&mut self, follows: bool) {
         self.follows = follows;
         self.shows = !follows;
@@ -97,7 +98,7 @@ impl Partition {
         self.remember(client, numbers, Err(reason));
     }
 
-    /// Clients that hold records here.
+    /// Clients with open references here.
     pub fn holders(&self) -> impl Iterator<Item = ClientId> {
         self.holds.clients()
     }
@@ -136,7 +137,7 @@ impl Partition {
             return self.store.delete(record.key).map(|_| ());
         };
         let version = record.version;
-        // What is there is given back first: nobody is served from it.
+        // The old value is given back first: no client is served from it.
         self.store.delete(record.key)?;
         self.store.set_limit(limit);
         if let [ValueData::Inline(bytes)] = pieces.as_slice() {
@@ -162,7 +163,8 @@ impl Partition {
         result
     }
 
-    /// Appends all that it is beside its records: version, lease epoch, sessions, holds. Two copies of one partition give the same bytes.
+    /// Appends all that it is beside its records: version, name-space generation, sessions, open
+    /// references. Two copies of one partition give the same bytes.
     pub fn export_state(&self, out: &mut Vec<u8>) {
         put_u64(out, self.version.get());
         put_u64(out, self.lease_epoch.get());
@@ -200,7 +202,7 @@ pub(crate) fn put_u64(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-/// Counts here are far below what a `u32` holds.
+/// Counts here are far below the range of a `u32`.
 pub(crate) fn put_u32(out: &mut Vec<u8>, number: usize) {
     out.extend_from_slice(&(number as u32).to_le_bytes());
 }

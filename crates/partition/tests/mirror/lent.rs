@@ -1,4 +1,5 @@
-//! A member that reads were lent to, and a primary whose clock jumps ahead and that goes on without it: not before what was lent is over.
+//! A member with a read lease, and a primary whose clock jumps ahead and that goes on without it:
+//! not before the read lease is over.
 
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// With one record that both have, and reads of it lent to the other.
+    /// With one record that both have, and a read lease of the other.
     fn lent(rules: MirrorRules) -> Self {
         let node = |target| Node::new(TargetId(target), 0, (rules, true));
         let (now, seq) = (Duration::from_secs(1), 0);

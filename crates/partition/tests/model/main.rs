@@ -284,7 +284,8 @@ fn what_was_refused_does_not_take_effect_when_the_same_sending_comes_again() {
     assert_eq!(send(4, 4, false, &other), Some(true));
 }
 
-/// What an action of an operation gives back has to be found again by a later one: together they are refused, or none is.
+/// Space that an action of an operation gives back has to be found again by a later one: together
+/// they are refused, or none is.
 #[test]
 fn what_an_operation_removes_and_makes_again_is_set_aside_anew() {
     let client = ClientId(1);
