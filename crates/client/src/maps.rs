@@ -17,7 +17,7 @@ use crate::session::MapView;
 /// For how long one node is waited for in the first round. Doubles with each.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// For how long one node is waited for by somebody who looks what has become of another.
+/// For how long one node is waited for by a client that looks for another's place.
 const LOOK_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Nodes that are asked in one such look. Maps reach all nodes at once, and the next look asks others.
@@ -112,8 +112,8 @@ impl Client {
         })
     }
 
-    /// Asks some nodes for a map newer than `known` because `beside` says nothing, or nothing that helps; whether there is one.
-    /// Takes a moment, whoever else is silent.
+    /// Asks some nodes for a map newer than `known` because `beside` says nothing, or nothing that
+    /// helps; whether there is one. Takes a short time, whichever others are silent.
     pub(crate) fn look(&self, known: Epoch, beside: NodeId) -> bool {
         let session = self.session();
         let Some(view) = session.view() else { return false };
@@ -159,8 +159,8 @@ impl Client {
         }
     }
 
-    /// Has the coordinator change the map, whichever node it lives in now. What is asked for may be asked for again: `done` says which refusal shows
-    /// that an earlier try has done it.
+    /// Has the coordinator change the map, whichever node it lives in now. The request may be sent
+    /// again: `done` says which refusal shows that an earlier try has done it.
     pub(crate) fn change_map(
         &self,
         request: &ControlRequest,
@@ -239,7 +239,7 @@ impl Client {
     }
 }
 
-/// What a node says to a change of the map.
+/// A node's answer to a change of the map.
 enum MapAnswer {
     Changed,
     /// The coordinator is not there, but here, if it knows.

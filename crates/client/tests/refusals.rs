@@ -25,7 +25,7 @@ use samite_wire::op::{
     Action, Operation, OperationFailure, OperationRequest, ReplyEncoder, ReplyHeader,
 };
 
-/// What the node does with the next requests.
+/// The node's treatment of the next requests.
 #[derive(Debug, Default)]
 struct Script {
     silent: AtomicBool,

@@ -1,10 +1,12 @@
-//! Who lives: heartbeats, leases, and what their end means.
+//! Presence of nodes: heartbeats, leases, and the consequences of their end.
 //!
 //! The coordinator counts a lease from when it *received* the heartbeat, the node from when it sent it, and the coordinator waits a tenth longer for a
 //! clock that runs behind its own. So when a node is called offline, it has stopped serving.
 //!
-//! Where more than half of all nodes are silent, they may be dead, or this instance cut off from them. Then it takes nothing from any of them until
-//! nobody can be coming any more to take its place ([`Timing::doubt`](crate::ClusterTiming::doubt)): with what it took they could not go on without it.
+//! Where more than half of all nodes are silent, they may be dead, or this instance cut off from
+//! them. Then it takes nothing from any of them until no other instance can be coming any more to
+//! take its place ([`Timing::doubt`](crate::ClusterTiming::doubt)): without the roles that it took
+//! they could not go on alone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +17,7 @@ use samite_wire::membership::{Heartbeat, NodeLease, NodeStanding};
 
 use crate::Coordinator;
 
-/// What is known of a node beside the cluster map, by this instance alone.
+/// The state of a node beside the cluster map, known to this instance alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NodePresence {
     /// When the node was last heard; no lease was given to it after that.
@@ -43,7 +45,7 @@ impl NodePresence {
 }
 
 impl Coordinator {
-    /// A node lives. What it may do, and for how long.
+    /// A node lives. Its rights, and for how long.
     ///
     /// A lease may go out only while this instance leads; a driver that cannot be sure throws the answer away.
     pub fn heartbeat(&mut self, beat: &Heartbeat, now: Duration) -> NodeLease {

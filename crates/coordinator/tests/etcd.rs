@@ -144,7 +144,7 @@ fn a_dead_member_of_three_changes_nothing_and_two_stop_all_changes() {
     until(&mut [&mut store], |now| leads(&now[0]));
     store.save(b"one").unwrap();
     for index in 0..2 {
-        // Whichever of them leads etcd: when both have been killed in turn, that one was.
+        // When both have been killed in turn, the member that leads etcd was among them.
         etcd.kill(index);
         until(&mut [&mut store], |now| leads(&now[0]));
         let saved = (0..200).any(|_| {

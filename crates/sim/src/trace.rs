@@ -1,4 +1,4 @@
-//! What happened, as a number that two equal runs share, and as lines for people.
+//! The events, as a number that two equal runs share, and as lines for people.
 
 use std::fmt;
 use std::time::Duration;

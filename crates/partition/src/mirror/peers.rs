@@ -29,7 +29,7 @@ pub(super) struct GroupPeer {
     void_from: Option<Epoch>,
     /// When it was last reported to have missed something.
     pub(super) reported_at: Option<Duration>,
-    /// When the coordinator's reporter was last told that it is up to date, if that was by the
+    /// When the driver, which reports it, was last told that it is up to date, if that was by the
     /// newest map.
     pub(super) announced_at: Option<Duration>,
     /// It waits for an answer to [`Message::AskReads`](samite_wire::peer::PeerMessage::AskReads).
