@@ -78,7 +78,7 @@ pub(crate) fn mask_of_key(key: &[u8]) -> Mask {
     1 << (u64::from(STRIPES) + (record.hash() >> 58))
 }
 
-/// The mask of what an operation changes.
+/// The mask of the records that an operation changes.
 pub(crate) fn mask_of_change(operation: &Operation<'_>) -> Mask {
     let changes = operation.actions.iter().filter(|action| action.is_mutation());
     changes.fold(mask_of(operation.partition), |mask, action| {

@@ -103,7 +103,8 @@ impl NameDrafts {
         key
     }
 
-    /// Removes what nobody is making any more, and begins a draft with this value of its record, which is not empty.
+    /// Removes drafts that no client is making any more, and begins a draft with this value of its
+    /// record, which is not empty.
     ///
     /// # Errors
     /// `NoSpace`, `NoLocks`; as [`Dataset::execute`].
@@ -119,7 +120,7 @@ impl NameDrafts {
         Ok(held)
     }
 
-    /// Removes what nobody is making any more.
+    /// Removes drafts that no client is making any more.
     ///
     /// # Errors
     /// As [`Dataset::execute`].

@@ -1,4 +1,5 @@
-//! Changes that are left with the node, not asked for ([`samite_wire::submission`]).
+//! Early completion: changes that a client leaves in a submission queue and does not wait for
+//! ([`samite_wire::submission`]).
 
 use samite_transport::shm::{ArenaView, SubmittedChange, SubmittedEntry};
 use samite_types::{Epoch, PartitionId, Seq};

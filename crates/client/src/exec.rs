@@ -67,7 +67,7 @@ pub(crate) struct OperationRun<'r, 'a> {
     pub(crate) deadline: Deadline,
     /// Some of the operations were sent before.
     pub(crate) is_retry: bool,
-    /// Why the last round left something over.
+    /// Why operations were left after the last round.
     pub(crate) again: Option<ResendReason>,
     /// Operations whose node had no room for them. Mutations among them came so late that their numbers are of no use any more.
     pub(crate) behind: Vec<u32>,

@@ -191,7 +191,7 @@ impl RequestsInFlight {
         Err(Error::new(ErrorKind::Unavailable, "the operation was sent before the fork"))
     }
 
-    /// The threads that finish what would block.
+    /// The threads that finish work that would block.
     pub(crate) fn thread_pool(&self) -> ThreadPool {
         self.dataset.client().session().crew.clone()
     }
@@ -284,7 +284,7 @@ impl RequestsInFlight {
         self
     }
 
-    /// Waits for everything, sending again what needs it.
+    /// Waits for everything, sending operations again that need it.
     pub(crate) fn wait(mut self) -> Result<Vec<OwnedOutcome>> {
         if !self.land()? {
             let left_at = self.patience.at().saturating_sub(silence(&self.dataset));

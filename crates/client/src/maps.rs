@@ -126,7 +126,7 @@ impl Client {
         let count = view.peers().len();
         let mut peers: Vec<&Arc<NodePeer>> =
             (0..count).map(|at| view.peer_at((at + turn) % count)).collect();
-        // Those that can be reached, as far as is known, come first; the silent one last.
+        // Nodes that can be reached, as far as is known, come first; the silent one last.
         peers.sort_by_key(|peer| {
             let state = view.map.state(peer.node);
             let is_online =
@@ -174,7 +174,8 @@ impl Client {
             let first = leader.take();
             let others = view.peers().iter().filter(|peer| Some(peer.node) != first);
             let peers = first.iter().filter_map(|node| view.peer(*node).ok()).chain(others);
-            // Somebody takes the coordinator's place, too, where somebody takes that of each node.
+            // Another node takes the coordinator's place, too, where another takes that of each
+            // node.
             let has_mirrors = view.map.data().tables.len() > 1;
             let patience = if has_mirrors { CHANGE_PATIENCE } else { Duration::MAX };
             let mut failed = None;

@@ -136,7 +136,8 @@ impl ClientOperation<'_> {
                 sum.body += holders.len();
             }
             if let Action::Get { len, .. } = action {
-                // Without a destination nobody has said how much is expected: the node answers what fits, and is asked again.
+                // Without a destination it is not known how much is expected: the node answers what
+                // fits, and is asked again.
                 sum.reply_payload += self.dest.as_ref().map_or(0, |_| *len as usize);
             }
         }

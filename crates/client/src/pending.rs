@@ -13,7 +13,8 @@ use crate::thread_pool::ThreadPool;
 use crate::timer::TimerEntry;
 use crate::{Dataset, OwnedOutcome};
 
-/// Operations that were sent. A future of what becomes of them, which a plain thread can also [`wait`](Self::wait) for.
+/// Operations that were sent. A future of their outcomes, which a plain thread can also
+/// [`wait`](Self::wait) for.
 ///
 /// Polling starts threads of the client's own, once: one that reads connections, one that watches
 /// deadlines. Rare work that would block (connecting anew, a value that lies in chunks) runs on a

@@ -145,7 +145,7 @@ impl ClientSession {
         self.adopt_map(ClusterMap::new(data)?, link)
     }
 
-    /// Takes over what `delta` makes of the map that is known; whether it fits that.
+    /// Applies `delta` to the map that is known; whether it fits that.
     pub(crate) fn adopt_change(&self, delta: &MapDelta, link: &Arc<NodeLink>) -> Result<bool> {
         let Some(view) = self.view() else { return Ok(false) };
         if delta.to <= view.map.epoch() {

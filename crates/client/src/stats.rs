@@ -38,7 +38,8 @@ counters! {
     requests,
     /// Operations in them.
     operations,
-    /// Changes left with a node of this host instead of being asked for ([`Dataset::submit_change`](crate::Dataset::submit_change)).
+    /// Changes that were completed early, in a submission queue of a node of this host
+    /// ([`Dataset::submit_change`](crate::Dataset::submit_change)).
     posts,
     /// Control-plane requests sent.
     controls,

@@ -1,4 +1,5 @@
-//! From one map to the next: what follows from a change is drawn here, and becomes a map with the next epoch.
+//! From one map to the next: the consequences of a change are drawn here, and becomes a map with
+//! the next epoch.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -100,7 +101,7 @@ impl Coordinator {
         self.publish(data)
     }
 
-    /// Whether there is room for this map, and for what moves add to it.
+    /// Whether there is room for this map, and for the additions of moves.
     pub(crate) fn check_len(data: &ClusterMapData, goals: &[Goal]) -> Result<()> {
         let len = control::encode(data).len() + control::encode(&goals).len();
         if len <= STATE_LEN_MAX {
@@ -135,7 +136,8 @@ impl Coordinator {
             .iter()
             .flat_map(|info| info.targets.iter().map(|target| (target.target, info.node)))
             .collect();
-        // A node that was started again was told of its data in another life.
+        // The former process of a node that was started again was told of earlier changes, this one
+        // was not.
         let renewed: BTreeSet<TargetId> = after
             .nodes
             .iter()

@@ -9,8 +9,9 @@ use samite_wire::control::{GroupMember, MemberConsistency, MirrorGroup, NodeReac
 ///   those that were started again did. If the primary is not good, or its lease has ended, the
 ///   first good member that is online takes its place.
 /// - While there are good members but none is online, everybody waits: one of them may know more than all others.
-/// - When all members that were good have been started again, what outlives that is equally complete on each. The first of them that is online is good
-///   from then on, and the others follow it.
+/// - When all members that were good have been started again, the data that outlives that is
+///   equally complete on each. The first of them that is online is good from then on, and the
+///   others follow it.
 ///
 /// Nothing else makes a member good here, and the last one never stops being it.
 ///

@@ -159,7 +159,7 @@ impl Coordinator {
         self.map.as_ref()
     }
 
-    /// Grows with every change of what [`Self::export`] gives.
+    /// Grows with every change of the state that [`Self::export`] gives.
     #[must_use]
     pub const fn revision(&self) -> u64 {
         self.revision

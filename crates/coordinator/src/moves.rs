@@ -192,7 +192,7 @@ pub(crate) fn step(
     all
 }
 
-/// Gives a group without data the members of its goal. Those that are offline would miss later
+/// Gives a group without data the members of its goal. Members that are offline would miss later
 /// changes.
 fn place_anew(group: &mut MirrorGroup, goal: &[TargetId], nodes: &NodeStates<'_>) -> bool {
     let is_there = |target: &TargetId| nodes.reach(*target) != NodeReachability::Offline;

@@ -91,8 +91,9 @@ impl Coordinator {
         let _ = self.conclude(data, false);
     }
 
-    /// Time passes: nodes that are silent become late, then offline, with what follows from it. To be called at least every
-    /// [`Timing::heartbeat`](crate::ClusterTiming); more often makes failover faster.
+    /// Time passes: nodes that are silent become late, then offline, with the consequences of it.
+    /// To be called at least every [`Timing::heartbeat`](crate::ClusterTiming); more often makes
+    /// failover faster.
     pub fn tick(&mut self, now: Duration) {
         let slept = self.last_tick.map_or(Duration::ZERO, |last| now.saturating_sub(last));
         self.last_tick = Some(self.last_tick.map_or(now, |last| last.max(now)));
@@ -129,7 +130,7 @@ impl Coordinator {
         for (node, seen) in late {
             set_reachability(&mut data, node, seen);
         }
-        // The map does not grow by this, or what would let it grow waits.
+        // The map does not grow by this, or the change that would let it grow waits.
         let _ = self.conclude(data, false);
     }
 

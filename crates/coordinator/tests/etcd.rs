@@ -129,7 +129,7 @@ fn one_leads_saves_and_is_followed_by_another() {
     assert_eq!(first.save(b"lost").unwrap_err().kind(), ErrorKind::Conflict);
     until(&mut [&mut second, &mut first], |now| leads(&now[0]) && follows(&now[1], 2));
     assert_eq!(first.load().unwrap().unwrap(), b"four");
-    // Having read what there is does not make it the leader.
+    // Having read the state does not make it the leader.
     assert_eq!(first.save(b"lost").unwrap_err().kind(), ErrorKind::Conflict);
     second.resign();
     until(&mut [&mut first], |now| leads(&now[0]));

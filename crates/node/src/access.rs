@@ -26,7 +26,7 @@ pub(crate) fn check(
     if access.allows(peer.uid, changes) { Ok(()) } else { Err(ErrorKind::Denied) }
 }
 
-/// Whether `peer` may say what becomes of the node itself: its own user, and root.
+/// Whether `peer` may stop or change the node itself: its own user, and root.
 pub(crate) fn is_trusted(peer: &ConnectionPeer) -> bool {
     peer.uid == 0 || peer.uid == rustix::process::geteuid().as_raw()
 }

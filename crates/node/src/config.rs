@@ -67,7 +67,7 @@ pub enum TlsConfig {
 /// Interval at which all records of a node are checked, unless set otherwise.
 pub const SCRUB_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Where a node keeps what outlives it.
+/// The directory for data that outlives a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlashConfig {
     /// A directory of this node alone, made if it is not there.

@@ -1,4 +1,5 @@
-//! Control requests, on the shard that received them. What may take time goes to the worker.
+//! Control requests, on the shard that received them. A request that may take time goes to the
+//! worker.
 
 use std::collections::HashMap;
 

@@ -157,7 +157,7 @@ impl ShardService {
         self.parked.push(work, until);
     }
 
-    /// Carries out what need not wait any more, in the order in which it came.
+    /// Carries out the requests that need not wait any more, in the order in which they came.
     pub(crate) fn retry_waiters(&mut self, out: &mut ReplySink) {
         if self.parked.is_empty() {
             return;

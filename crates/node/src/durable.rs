@@ -1,4 +1,5 @@
-//! Durable datasets of one shard: a log of what its partitions do, copies of them, and what both lead to after a restart.
+//! Durable datasets of one shard: a log of the operations of its partitions, copies of them, and
+//! the state to which both lead after a restart.
 //!
 //! ```text
 //!  Mirrored ── Effect::Append ── log ── thread: one write, one fdatasync for all that has come meanwhile
@@ -73,7 +74,7 @@ impl NodeFlash {
     /// The incarnation with which the node joins. `drawn`: for this process alone.
     ///
     /// # Errors
-    /// Damage; those of the disk.
+    /// Damage; errors of the disk.
     pub(crate) fn joined(&self, drawn: u64) -> Result<DirectoryMarks> {
         DirDisk::new(&self.config.path, None)
             .and_then(|disk| DirectoryMarks::open(&disk, self.storage.id, drawn.max(1)))
@@ -84,7 +85,7 @@ impl NodeFlash {
         self.config.path.join(shard_name(shard))
     }
 
-    /// Why the data there of a shard cannot be read, and what to do about it.
+    /// Why the data of a shard there cannot be read, and what to do about it.
     pub(crate) fn explain(&self, shard: ShardId, error: Error) -> Error {
         self.with_way_out(error.context(self.shard_path(shard).display()))
     }

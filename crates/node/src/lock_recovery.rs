@@ -419,7 +419,7 @@ impl RecoveryLinks<'_> {
         }
     }
 
-    /// Takes over what `node` knows; whether that was all.
+    /// Takes over the locks that `node` knows; whether these were all.
     fn tells(&mut self, map: &ClusterMap, node: NodeId) -> bool {
         let Some(info) = map.node(node) else { return true };
         let from = (node, info.incarnation);

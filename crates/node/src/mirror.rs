@@ -319,7 +319,7 @@ impl ShardService {
         }
     }
 
-    /// The time of timers has come.
+    /// Looks at the partitions whose timers have expired.
     pub(crate) fn keep_appointments(&mut self, out: &mut ReplySink) {
         let now = SystemClock.monotonic();
         while let Some(id) = self.partitions.take_timer(now) {

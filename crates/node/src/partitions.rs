@@ -392,7 +392,7 @@ impl OpenPartitions {
         }
     }
 
-    /// How many records and abandoned ones a partition has more, or less, than `before`.
+    /// How many records and leaked orphans a partition has more, or less, than `before`.
     pub(crate) fn recount(&mut self, id: PlaceId, before: (u64, u64)) {
         let Some(place) = self.place(id) else { return };
         let partition = place.member.partition();
@@ -464,7 +464,7 @@ impl OpenPartitions {
         }
     }
 
-    /// Whether somebody waits to change what `operation` changes.
+    /// Whether a request waits to change a record that `operation` changes.
     pub(crate) fn is_awaited(&mut self, slot: DatasetIndex, operation: &Operation<'_>) -> bool {
         let member = self.opened(slot, operation.partition);
         member.is_some_and(|member| member.partition_mut().leases().is_awaited(operation))
@@ -484,7 +484,7 @@ impl OpenPartitions {
         }
     }
 
-    /// Tells all open partitions what `map` says of them.
+    /// Tells all open partitions their part in `map`.
     pub(crate) fn configure(&mut self, map: &ClusterMap, now: Duration) {
         for open in &mut self.datasets {
             open.is_grouped = open.is_logged || is_grouped(map, self.me, open.redundancy);

@@ -26,7 +26,7 @@ pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_millis(500);
 pub(crate) enum PeerRoute {
     /// Send by this connection.
     Open(ConnId),
-    /// Have one made, with this ticket.
+    /// Have a connection made, with this number.
     Dial(u64),
     /// Wait: one is being made, or it is too soon to try again.
     Wait,
@@ -69,7 +69,7 @@ impl PeerLines {
             letters_len: 0,
         });
         if line.incarnation != incarnation {
-            // Another process: what failed before says nothing about it.
+            // Another process: earlier failures say nothing about it.
             line.incarnation = incarnation;
             line.pause = PAUSE_MIN;
             if let LineState::Down(_) = line.state {

@@ -19,8 +19,8 @@ use samite_wire::control::{MemberConsistency, NodeReachability};
 use crate::partitions::PlaceId;
 use crate::shard::{ShardService, count};
 
-/// Partitions at a time for each member: enough that some of their steps bring records, for which there is work at both ends while others are only asked
-/// what they have.
+/// Partitions at a time for each member: enough that some of their steps bring records, for which
+/// there is work at both ends while others are only asked for their keys.
 const ACTIVE_PER_MEMBER: usize = 12;
 /// Bytes of a step: while clients are served, and when nobody is.
 const STEP_LEN: (usize, usize) = (64 << 10, 512 << 10);
@@ -129,7 +129,7 @@ impl ResyncThrottle {
 }
 
 impl ShardService {
-    /// Takes up what `map` says about groups.
+    /// Takes up the groups of `map`.
     pub(crate) fn take_up_groups(&mut self, map: &ClusterMap, out: &mut ReplySink) {
         let now = SystemClock.monotonic();
         self.partitions.configure(map, now);

@@ -255,7 +255,7 @@ fn event_loops(
     Ok(loops)
 }
 
-/// The partitions of each shard, with what its log has of them.
+/// The partitions of each shard, with their state in its log.
 fn open_partitions(
     shared: &NodeShared,
     loops: &[EventLoop],
@@ -372,7 +372,7 @@ fn in_directory(config: &NodeConfig, error: Error) -> Error {
     }
 }
 
-/// Passes on what happens until a shard ends, as all do when the node is told to stop.
+/// Passes on the events until a shard ends, as all do when the node is told to stop.
 fn attend(
     config: &NodeConfig,
     notices: &Receiver<NodeNotice>,

@@ -249,7 +249,8 @@ impl NodeShared {
 
     /// Makes `new` the map if it is newer, and wakes the shards for it.
     ///
-    /// A map that names an earlier process of this node says of it what that one had, and this one has not: it is no map for it.
+    /// A map that names an earlier process of this node names records of it that that one had, and
+    /// this one has not: it is no map for it.
     pub(crate) fn publish(&self, new: Arc<ClusterMap>) -> Result<()> {
         let mut history = lock(&self.history);
         let current = self.map();

@@ -85,7 +85,8 @@ impl ShardSubmissions {
         SystemClock.monotonic()
     }
 
-    /// `operation` is to be applied soon: what [`ShardSubmissions::make_way`] looks at first is fetched meanwhile.
+    /// `operation` is to be applied soon: the memory at which [`ShardSubmissions::make_way`] looks
+    /// first is fetched meanwhile.
     pub(crate) fn expect(&self, dataset: DatasetId, operation: &Operation<'_>) {
         if let Some(key) = changed(operation).next() {
             let partition = operation.partition;
@@ -168,7 +169,7 @@ impl ShardSubmissions {
     }
 }
 
-/// The record of `post` is fetched, while something else is done.
+/// The record that `post` is about is fetched, while something else is done.
 fn fetch_for(post: &SubmissionEntry, partitions: &mut OpenPartitions) {
     let about = post.contents().and_then(|contents| OperationRequest::first_guarded(contents.body));
     if let Some(about) = about.filter(|about| about.is_there) {
@@ -191,7 +192,8 @@ fn is_turn(since: u64, is_behind: impl FnOnce() -> bool) -> bool {
 
 /// Whether the changes of an operation forbid others, on records that it does not name: those for
 /// which its guard is that there are none, or those of clients that stand on an older name-space
-/// generation. These clients must hear of that before they miss what else it takes away.
+/// generation. These clients must hear of that before they find other records missing that it takes
+/// away.
 fn forbids_others(operation: &Operation<'_>) -> bool {
     let raises = |action: &Action<'_>| matches!(action, Action::RaiseLease { .. });
     operation.actions.iter().any(raises)

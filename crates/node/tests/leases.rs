@@ -51,7 +51,7 @@ fn a_change_by_another_waits_for_the_term_and_nothing_else_does() {
         holder.one(dataset, Operation::put(p, b"k", b"old"));
         let start = Instant::now();
         assert_eq!(take(&holder, dataset, p, b"k", term), term);
-        // Its own changes, other records, reads, and what fails anyway.
+        // Its own changes, other records, reads, and operations that fail anyway.
         holder.one(dataset, Operation::put(p, b"k", b"own"));
         other.one(dataset, Operation::put(p, b"l", b"x"));
         assert_eq!(other.one(dataset, Operation::get(p, b"k")).value(), b"own");

@@ -91,7 +91,7 @@ fn a_lock_excludes_is_waited_for_and_ends_with_its_connection() {
         first.status();
         drop(second);
         assert_eq!(wait(&first.link, waiting), LockAnswer::Done);
-        // The end of a connection is seen later than what another one sends next.
+        // The end of a connection is seen later than the next message of another one.
         let release = request(&first, LockCall::Release { range: whole });
         assert_eq!(answer(&first, &release), LockAnswer::Done);
     }

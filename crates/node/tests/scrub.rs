@@ -55,7 +55,7 @@ fn rot(cluster: &LocalCluster, node: u32) {
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// Has all nodes look at everything. Returns what each has found since its start.
+/// Has all nodes look at everything. Returns the findings of each since its start.
 fn scrub(cluster: &LocalCluster, nodes: u32) -> Vec<ScrubStatus> {
     let nodes = (0..nodes).map(|node| Raw::connect(cluster, node, UNIX)).collect::<Vec<_>>();
     let numbers: Vec<u64> = nodes

@@ -1,4 +1,5 @@
-//! Prints what operations cost in one partition, without transport: nanoseconds each, the best of a few rounds.
+//! Prints the costs of operations in one partition, without transport: nanoseconds each, the best
+//! of a few rounds.
 //!
 //! `cargo run --release -p samite-partition --example timing`
 

@@ -1,4 +1,4 @@
-//! Checks of an operation that need no record: lengths, counts and what makes no sense.
+//! Checks of an operation that need no record: lengths, counts and combinations that make no sense.
 
 use samite_types::ErrorKind;
 use samite_wire::limits::{

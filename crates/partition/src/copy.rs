@@ -106,7 +106,7 @@ impl Partition {
     /// Visits key, version and length of the records behind `after` (empty: from the first), in key order, until `visit` breaks.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn visit_records(
         &self,
         after: &[u8],
@@ -118,14 +118,15 @@ impl Partition {
     /// A record as it is now; its pieces stay so. `None`: there is none.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn read_record(&self, key: &[u8]) -> Result<Option<(RecordMeta, Pieces)>> {
         let mut pieces = Pieces::new();
         let meta = self.store.read(key, 0, u32::MAX, &mut |piece| pieces.push(piece))?;
         Ok(meta.map(|meta| (meta, pieces)))
     }
 
-    /// Makes a record what it is elsewhere, version included; or none. It may take as much of the target as `limit` says.
+    /// Makes a record the same as elsewhere, version included; or removes it. It may take as much
+    /// of the target as `limit` says.
     ///
     /// # Errors
     /// `NoSpace`: there is no such record then.
@@ -172,7 +173,8 @@ impl Partition {
         self.holds.export(out);
     }
 
-    /// Takes over what [`Partition::export_state`] wrote, beside the records as they are. Leases on records end.
+    /// Takes over the output of [`Partition::export_state`], beside the records as they are.
+    /// Delegations end.
     ///
     /// # Errors
     /// `Corrupt`: it wrote something else; nothing is changed.

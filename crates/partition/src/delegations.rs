@@ -184,7 +184,7 @@ impl RecordLeases {
         last
     }
 
-    /// Notes what an operation of `client` has changed.
+    /// Notes the changes of an operation of `client`.
     pub fn changed(&mut self, client: ClientId, operation: &Operation<'_>, now: Duration) {
         if self.noting <= now {
             return;
@@ -227,7 +227,7 @@ impl RecordLeases {
         }
     }
 
-    /// Whether somebody waits to change what `operation` changes.
+    /// Whether a request waits to change a record that `operation` changes.
     #[must_use]
     pub fn is_awaited(&self, operation: &Operation<'_>) -> bool {
         if self.waiting.is_empty() && !self.waiting_wide {

@@ -1,8 +1,9 @@
 //! The partition: records under one total order, each operation exactly once.
 //!
-//! [`Partition::apply`] is a function of the partition's state and its input: no clock, no I/O, no threads, no randomness. Two
-//! partitions that start empty and are given the same inputs in the same order answer the same and end in the same state; that is
-//! what mirroring forwards and what a simulator drives.
+//! [`Partition::apply`] is a function of the partition's state and its input: no clock, no I/O, no
+//! threads, no randomness. Two partitions that start empty and are given the same inputs in the
+//! same order answer the same and end in the same state; mirroring forwards these inputs, and a
+//! simulator drives them.
 //!
 //! An operation is tried in this order, and nothing changes before the last step:
 //!
@@ -64,7 +65,7 @@ pub struct Partition {
     sessions: PartitionSessions,
     leases: RecordLeases,
     holds: OpenReferences,
-    /// Clients of the host are shown records.
+    /// Records are published to clients of the host.
     shows: bool,
     /// Its operations were admitted by another partition, whose copy it is.
     follows: bool,

@@ -1,12 +1,12 @@
 //! Mirroring: a partition together with its part in its mirror group. Pure, like the partition: time and messages come in, effects go out.
 //!
-//! **The log.** The primary applies an operation at once and writes down what happened as an
-//! *entry* ([`samite_wire::peer::PartitionLogEntry`]): the operation as it came, where the log was
-//! before, and what the partition's version and the outcome were after. Members apply entries in
-//! order; each says where the log must stand and which result it must have, so a member cannot skip
-//! one, apply one twice, or drift apart without noticing. Positions count on over terms, and each
-//! term begins with an entry of its own ([`Event::Opened`](samite_wire::peer::EntryEvent::Opened)):
-//! a member that has applied that one has applied all before it, and only then its acknowledgements
+//! **The log.** The primary applies an operation at once and writes it down as an *entry*
+//! ([`samite_wire::peer::PartitionLogEntry`]): the operation as it came, where the log was before,
+//! and what the partition's version and the outcome were after. Members apply entries in order;
+//! each says where the log must stand and which result it must have, so a member cannot skip one,
+//! apply one twice, or drift apart without noticing. Positions count on over terms, and each term
+//! begins with an entry of its own ([`Event::Opened`](samite_wire::peer::EntryEvent::Opened)): a
+//! member that has applied that one has applied all before it, and only then its acknowledgements
 //! count.
 //!
 //! **Committed** is what every *required* member has applied. Required are the members that the map
@@ -449,7 +449,8 @@ impl MirroredPartition {
         self.effects.deposed();
     }
 
-    /// Applies an operation of a client. The reply may leave when the ticket, if there is one, is [committed](Self::commit_status).
+    /// Applies an operation of a client. The reply may leave when the commit position, if there is
+    /// one, is [committed](Self::commit_status).
     ///
     /// Failures beside those of [`Partition::apply`]: `StaleMap` (another member is the primary),
     /// `Unavailable` (the lease of the node is over, too much waits for members, or delegations of

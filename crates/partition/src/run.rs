@@ -136,7 +136,7 @@ impl ActionRun<'_> {
         }
     }
 
-    /// Answers what changes no record.
+    /// Answers an action that changes no record.
     pub(crate) fn ask(&mut self, action: &Action<'_>) -> Result<ActionOutput> {
         match action {
             Action::Get { key, offset, len } => {

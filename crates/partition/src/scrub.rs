@@ -30,7 +30,7 @@ impl Partition {
     /// without a checksum has one from then on.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn scrub(
         &mut self,
         (after, upto): (&[u8], &[u8]),

@@ -1,4 +1,4 @@
-//! Exactly once: what each client session has had done.
+//! Exactly once: the operations that each client session has had done.
 //!
 //! A mutation is known by its client session and sequence number. Its results are remembered until
 //! the client says that it has them, so a repetition is answered, not done again. Memory is bounded

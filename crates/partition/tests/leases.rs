@@ -1,6 +1,6 @@
 //! Delegations against a reference: whatever clients ask for and whenever, no change of another
-//! takes effect while a delegation is in force, everybody's turn comes, and no request waits longer
-//! than for one term.
+//! takes effect while a delegation is in force, every client's turn comes, and no request waits
+//! longer than for one term.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -175,7 +175,7 @@ impl SimCoordinator {
         }
     }
 
-    /// Takes what its voter answered; whether that was anything.
+    /// Takes the answers of its voter; whether there were any.
     fn voted(&mut self, context: &mut ProcessContext<'_>) -> bool {
         let answers = self.voting.as_mut().map(SimVoter::answers).unwrap_or_default();
         let is_any = !answers.is_empty();

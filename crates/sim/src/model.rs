@@ -20,7 +20,7 @@ pub struct PartitionModel {
 }
 
 impl PartitionModel {
-    /// Carries `op` out, and says what its caller must be told.
+    /// Carries `op` out, and returns the answer that its caller must get.
     pub fn apply(&mut self, op: &SimOperation) -> OpOutcome {
         if self.is_lost && self.may_have_had(op) {
             return OpOutcome::Failed(ErrorKind::Lost);

@@ -151,7 +151,7 @@ impl SimNetwork {
         self.quality = LinkQuality::GOOD;
     }
 
-    /// Whether what `from` sends reaches `to`.
+    /// Whether messages of `from` reach `to`.
     #[must_use]
     pub fn reaches(&self, from: ProcessPlace, to: ProcessPlace) -> bool {
         self.cuts.get(&(from, to)).is_none_or(|cuts| *cuts == 0)

@@ -1,4 +1,4 @@
-//! A node: what its shards do with threads and sockets, in the simplest form that has one thread and no socket.
+//! A node: the work of its shards, in the simplest form, with one thread and no socket.
 //!
 //! `node/membership.rs` beside this file has its part in the cluster: lease, map, reports; `node/flash.rs` its disk.
 

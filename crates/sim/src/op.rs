@@ -85,7 +85,7 @@ pub enum StepResultSeen {
     },
     /// Of a delete.
     Deleted(bool),
-    /// Of what answers with a number.
+    /// Of a step that answers with a number.
     Number(u64),
     /// Of a list, and whether that is all there is.
     Listing(Vec<(Vec<u8>, Vec<u8>)>, bool),

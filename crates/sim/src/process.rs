@@ -45,7 +45,7 @@ pub struct SimDisk {
 pub struct ProcessContext<'w> {
     /// Its own clock, which never goes back.
     pub now: Duration,
-    /// The world's clock; only for what observers note.
+    /// The world's clock; only for the notes of observers.
     pub world_now: Duration,
     /// Chance.
     pub rng: &'w mut SimRng,

@@ -466,7 +466,8 @@ impl RunScenario {
         plan(ScenarioFault::Crash(other), dies_at, rng.micros(1_000_000, 3_000_000));
     }
 
-    /// A node is away until others have its place, while some clients go on there, and some take it for what it was, after they stood still.
+    /// A node is away until others have its place, while some clients go on there, and some, after
+    /// they stood still, take it for the primary that it was.
     fn depose(&mut self, rng: &mut SimRng) {
         self.pause_us = 300_000;
         self.calls = 60;

@@ -1,5 +1,5 @@
-//! Records of a simulated target: an ordered map on the heap. The real memory backend has an arena and a thread that fills it in; what a partition
-//! does must not depend on either.
+//! Records of a simulated target: an ordered map on the heap. The real memory backend has an arena
+//! and a thread that fills it in; the behaviour of a partition must not depend on either.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

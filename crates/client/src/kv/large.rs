@@ -114,7 +114,7 @@ impl KvView {
             let (piece, after) = rest.split_at_mut(rest.len().min(CHUNK_LEN - start));
             at += piece.len();
             rest = after;
-            // Chunks may be shorter than what belongs to the value: the rest of them is zeros.
+            // Chunks may be shorter than their part of the value: the rest of them is zeros.
             piece.fill(0);
             if manifest.tags[index] == 0 {
                 continue;
@@ -335,7 +335,7 @@ fn touched(offset: u64, end: u64, with_first: bool) -> Vec<usize> {
     first.into_iter().chain(written).collect()
 }
 
-/// Whether what failed so may have taken effect.
+/// Whether an operation that failed so may have taken effect.
 const fn is_unknown(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable)
 }

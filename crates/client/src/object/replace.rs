@@ -10,7 +10,8 @@ use crate::draft::{DraftLock, NameDrafts};
 use crate::kv::show;
 use crate::outcome::OwnedOutcome;
 
-/// An object on its way: it is written like any other, and nobody sees it before [`ObjectReplacement::place`]. Dropped before, it goes.
+/// An object on its way: it is written like any other, and no client sees it before
+/// [`ObjectReplacement::place`]. Dropped before, it goes.
 ///
 /// When its process dies, its chunks are removed by the next replacement, or removal, of an object
 /// of this name.

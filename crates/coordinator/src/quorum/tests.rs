@@ -10,7 +10,7 @@ use samite_wire::membership::LeaderAddress;
 use super::*;
 use crate::store::election::LeaderSeat;
 
-/// Nodes, and what their flash has of voters.
+/// Nodes, and the voters on their flash.
 struct World {
     flashes: Vec<Option<(VoterId, VoterState)>>,
     hosts: Vec<Option<VoterHost>>,

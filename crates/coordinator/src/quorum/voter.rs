@@ -98,7 +98,7 @@ pub struct VoterOutput {
     pub is_retired: bool,
     /// Writes behind the earlier ones.
     pub writes: Vec<JournalWrite>,
-    /// To which node, and what.
+    /// The receiving node, and the message.
     pub messages: Vec<(NodeId, Vec<u8>)>,
     /// Results of changes that were proposed here, by their numbers.
     pub answers: Vec<(u64, RegisterAnswer)>,

@@ -77,7 +77,7 @@ impl StateStore for FileStore {
         let path = self.beside();
         let write = || -> std::io::Result<()> {
             let mut options = OpenOptions::new();
-            // The file contains space, which goes at the end.
+            // Its old contents only set space aside, and go at the end.
             let mut file =
                 options.write(true).create(true).truncate(false).mode(0o600).open(&path)?;
             file.write_all(&head(state))?;

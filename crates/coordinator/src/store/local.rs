@@ -1,4 +1,4 @@
-//! An etcd cluster on this machine: what its members are told.
+//! An etcd cluster on this machine: the settings of its members.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpListener};

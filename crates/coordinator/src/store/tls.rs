@@ -84,7 +84,8 @@ fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>> 
     Ok(all)
 }
 
-/// Whether a call failed by what an end showed the other, which no repetition changes, and why.
+/// Whether a call failed because of the identity that an end showed the other, which no repetition
+/// changes, and why.
 pub(super) fn refusal(error: &ureq::Error) -> Option<String> {
     let ureq::Error::Io(error) = error else { return None };
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;

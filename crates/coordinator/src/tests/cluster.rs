@@ -1,4 +1,4 @@
-//! A cluster of nodes that say what real ones would say.
+//! A cluster of nodes that send the messages that real ones would send.
 
 use std::time::Duration;
 

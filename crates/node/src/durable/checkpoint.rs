@@ -130,7 +130,8 @@ impl ShardCheckpoints {
         self.todo.is_empty() && self.current.is_none()
     }
 
-    /// A log that is longer than this is to be shortened: as long as what it tells of.
+    /// A log that is longer than this is to be shortened: as long as the partitions that it tells
+    /// of.
     pub(super) fn log_len_max(&self) -> u64 {
         self.len().max(SEGMENTS_MIN * self.settings.segment_len)
     }
@@ -211,7 +212,7 @@ impl ShardCheckpoints {
             }
         }
         if current.is_ready(log) && current.complete.is_some() {
-            // It takes the place of what is to be removed.
+            // It takes the place of the checkpoint that is to be removed.
             removals.retain(|(_, id)| *id != current.id);
         }
         current.hand_over(hands, log);
@@ -316,7 +317,7 @@ fn write_all(
                     // Of one that failed at its end; others are gone.
                     let _ = disk.remove(&format!("{}{UNFINISHED}", name(finished.id)));
                 }
-                // Nobody listens when the shard has ended.
+                // No thread listens when the shard has ended.
                 let _ = tell.send((finished, written));
             }
             WriteJob::Remove(place) => {

@@ -47,7 +47,8 @@ fn blocks_len(operation: &Operation<'_>) -> usize {
 }
 
 impl ShardService {
-    /// Whether the log takes what `request`, of `len` bytes, may do to this shard's partitions.
+    /// Whether the log has room for the changes of `request`, of `len` bytes, to this shard's
+    /// partitions.
     pub(crate) fn check_log(
         &self,
         request: &OperationRequest<'_>,

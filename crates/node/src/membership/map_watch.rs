@@ -26,7 +26,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// How long the node's own shards may take to take up a map.
 const TAKE_UP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a node has to know to be part of a cluster.
+/// The knowledge that a node needs to be part of a cluster.
 #[derive(Clone)]
 pub(crate) struct NodeCredentials {
     pub key: ClusterKey,

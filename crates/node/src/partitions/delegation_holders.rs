@@ -16,8 +16,8 @@ pub(crate) enum HolderSet {
     Nobody,
 }
 
-/// The holders of delegations: one client, or several, which are not told apart. What is noted here
-/// lasts a little longer than the delegations.
+/// The holders of delegations: one client, or several, which are not told apart. The notes here
+/// last a little longer than the delegations.
 #[derive(Debug, Default)]
 pub(super) struct DelegationHolders {
     first: Option<ClientId>,
@@ -27,7 +27,7 @@ pub(super) struct DelegationHolders {
     full_until: Duration,
 }
 
-/// What is to be known of a partition's table of delegations.
+/// Summary of a partition's table of delegations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeaseTerm {
     /// It says nothing from then on.

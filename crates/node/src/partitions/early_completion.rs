@@ -41,8 +41,8 @@ impl OpenPartitions {
         now: Duration,
     ) -> Option<Result<(), ErrorKind>> {
         if self.place(id).is_none() {
-            // The first entry for the partition. Its dataset is known: slots in use stay what they
-            // are.
+            // The first entry for the partition. Its dataset is known: dataset indexes in use stay
+            // what they are.
             let slot =
                 self.datasets.binary_search_by_key(&id.0, |open| open.id).ok().map(DatasetIndex)?;
             if id.1.get() >= map.partitions() {

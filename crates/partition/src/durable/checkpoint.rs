@@ -42,7 +42,7 @@ pub fn number((dataset, partition): PlaceId) -> u64 {
 }
 
 fn name_of(number: u64) -> String {
-    // The halves of what was put together.
+    // The halves of the combined number.
     name((DatasetId((number >> 32) as u32), PartitionId(number as u32)))
 }
 
@@ -56,7 +56,7 @@ fn place_of(name: &str) -> Option<PlaceId> {
 /// The partitions of which there are checkpoints, of the log `log`. Removes unfinished ones.
 ///
 /// # Errors
-/// `Corrupt`: one is missing. Those of the disk.
+/// `Corrupt`: one is missing. Errors of the disk.
 pub fn find(disk: &dyn LogDisk, log: u64) -> Result<Vec<PlaceId>> {
     let names = disk.list()?;
     for name in names.iter().filter(|name| name.starts_with(PREFIX) && name.ends_with(UNFINISHED)) {
@@ -81,7 +81,7 @@ pub struct LoadedCheckpoint {
 /// Reads the checkpoint of `id` into an empty partition.
 ///
 /// # Errors
-/// `Corrupt`; those of the disk; `NoSpace`: there is too little memory.
+/// `Corrupt`; errors of the disk; `NoSpace`: there is too little memory.
 pub fn load(
     disk: &dyn LogDisk,
     log: u64,
@@ -175,10 +175,11 @@ pub enum CheckpointPiece {
     },
 }
 
-/// Copies about `len_max` more bytes of what [`MirroredPartition::begin_checkpoint`] began; `next` is the frame that the log writes next.
+/// Copies about `len_max` more bytes of the checkpoint that [`MirroredPartition::begin_checkpoint`]
+/// began; `next` is the frame that the log writes next.
 ///
 /// # Errors
-/// `NotFound`: the partition is being replaced, and the copy is no more. Those of the store.
+/// `NotFound`: the partition is being replaced, and the copy is no more. Errors of the store.
 pub fn copy(
     member: &mut MirroredPartition,
     id: PlaceId,

@@ -102,8 +102,8 @@ impl LogTracks {
         needed.chain(self.discards.iter().map(|(_, needed)| *needed)).min()
     }
 
-    /// The partitions of which the log has frames that no checkpoint covers, those whose last frame
-    /// is oldest last.
+    /// The partitions of which the log has frames that no checkpoint covers, in falling order of
+    /// the first frame that they need.
     #[must_use]
     pub fn told_of(&self) -> Vec<PlaceId> {
         let told = self.tracks.iter().filter(|(_, track)| track.last >= track.needed);

@@ -39,7 +39,7 @@ impl MirroredPartition {
     /// end.
     ///
     /// # Errors
-    /// Those of the store; the checkpoint ends.
+    /// Errors of the store; the checkpoint ends.
     pub fn checkpoint_step(&mut self, len_max: usize) -> samite_types::Result<Option<CopyBatch>> {
         let Some(mut source) = self.checkpoint.take() else { return Ok(None) };
         let batch = source.next(&self.partition, len_max)?;
@@ -54,7 +54,7 @@ impl MirroredPartition {
     /// Puts records of a checkpoint in place. After the last, [`MirroredPartition::import`] takes what stood behind them.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn install(&mut self, records: &[RecordCopy<'_>]) -> samite_types::Result<()> {
         records.iter().try_for_each(|record| self.partition.install(record, QuotaLimit::Beyond))
     }

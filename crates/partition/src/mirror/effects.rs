@@ -81,7 +81,7 @@ pub(super) struct MirrorEffects {
     packets: VecDeque<PeerPacket>,
     /// For the log on flash, in order.
     flash: VecDeque<MirrorEffect>,
-    /// The newest acknowledgement says what all before it said.
+    /// The newest acknowledgement includes all before it.
     acknowledged: Option<(TargetId, PeerMessage<'static>)>,
     committed: bool,
     leads: bool,

@@ -1,4 +1,4 @@
-//! The entries that some follower has not acknowledged yet.
+//! The entries that some secondary has not acknowledged yet.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -100,7 +100,8 @@ impl GroupPeer {
         }
     }
 
-    /// A newer map names its process. Another one than before has nothing of what that had, however silent the change was.
+    /// A newer map names its process. Another process than before has nothing of that one's
+    /// records, however silent the change was.
     pub(super) fn live(&mut self, incarnation: u64, now: Duration) {
         let before = self.incarnation.replace(incarnation);
         if before.is_some_and(|before| before != incarnation) {

@@ -1,10 +1,10 @@
 //! Records whose bytes are damaged here, and how they are put right from another member.
 //!
 //! Damage is found when the bytes are read or scrubbed. Equal versions mean equal values, so any
-//! member that follows the log and whose own bytes are undamaged can help: what it sends is taken
-//! when it is of the version that is here. Until then no client is told the bytes; a client that
-//! asks the primary is asked to come again, and only when no member can help is it an error. That
-//! is no entry of the log: nothing changes.
+//! member that follows the log and whose own bytes are undamaged can help: the bytes that it sends
+//! are taken when they are of the version that is here. Until then no client is told the bytes; a
+//! client that asks the primary is asked to come again, and only when no member can help is it an
+//! error. That is no entry of the log: nothing changes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

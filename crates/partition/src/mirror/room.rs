@@ -189,7 +189,8 @@ pub(crate) enum ChangeFunds {
     /// The free space here.
     #[default]
     Own,
-    /// The same, and other members have room for `bytes`; what takes more than `full_above` fits nowhere.
+    /// The same, and other members have room for `bytes`; a change that takes more than
+    /// `full_above` fits nowhere.
     Members {
         /// The room that the member with the least still has for this primary.
         bytes: u64,
@@ -243,7 +244,8 @@ impl MirroredPartition {
         );
     }
 
-    /// An entry was sent: members are asked ahead for what will be needed if it goes on so.
+    /// An entry was sent: members are asked ahead for the room that will be needed if it goes on
+    /// so.
     pub(super) fn ask_ahead(&mut self, now: Duration) {
         let total = self.log.total();
         self.for_rooms(
@@ -406,7 +408,7 @@ impl MirroredPartition {
         }
     }
 
-    /// Keeps nothing any more: this member follows nobody.
+    /// Keeps nothing any more: this member follows no primary.
     pub(super) fn close_room(&mut self) {
         self.kept = ReservedRoom::default();
         self.partition.keep(0, 0);

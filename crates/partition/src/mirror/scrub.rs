@@ -36,7 +36,7 @@ impl MirroredPartition {
     /// them where they differ.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn scrub_step(&mut self, after: &[u8], len_max: u64, now: Duration) -> Result<ScrubStep> {
         let found = self.partition.scrub((after, &[]), (COUNT_MAX, len_max))?;
         let is_whole = found.damaged.is_empty();

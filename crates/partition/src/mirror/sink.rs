@@ -169,7 +169,8 @@ impl MirroredPartition {
         self.partition.export_state(out);
     }
 
-    /// Takes over what [`MirroredPartition::export`] wrote, beside the records as they are: from here on it follows the log.
+    /// Takes over the output of [`MirroredPartition::export`], beside the records as they are: from
+    /// here on it follows the log.
     ///
     /// # Errors
     /// `Corrupt`: it wrote something else; nothing is changed.

@@ -126,7 +126,7 @@ impl CopySource {
     /// The next step, of about `len_max` bytes. The step before must have been done.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn next(&mut self, partition: &Partition, len_max: usize) -> Result<CopyBatch> {
         if !self.wanted.is_empty() {
             let records = copy_some(partition, len_max, || self.wanted.pop_front())?;

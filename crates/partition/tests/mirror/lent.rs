@@ -41,7 +41,7 @@ impl Scene {
         let mut scene = Self { primary: node(1), other: node(2), now, seq };
         scene.primary.configure(&view(1, MemberConsistency::Good), now);
         scene.other.configure(&view(1, MemberConsistency::Good), now);
-        // The other one has to say what room it has.
+        // The other one has to say how much room it has.
         scene.pass(1);
         scene.append();
         scene.pass(50);
@@ -77,7 +77,7 @@ impl Scene {
         Call { client: 0, seq: self.seq, wish, token: self.seq, is_retry: false }
     }
 
-    /// A change; what its answer waits for.
+    /// A change; the position that its answer waits for.
     fn append(&mut self) -> Option<CommitPosition> {
         let call = self.call(Wish::Append { key: 1 });
         let now = self.now + self.primary.ahead;

@@ -71,7 +71,7 @@ impl Scene {
     }
 
     fn put(&mut self) -> CommitPosition {
-        // The other one is asked first what room it has.
+        // The other one is asked first how much room it has.
         let asked = self.primary.put((b"k", b"v"), 1, self.now);
         assert!(asked.1.is_none(), "{asked:?}");
         self.pass(true);

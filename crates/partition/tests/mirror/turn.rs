@@ -89,7 +89,7 @@ impl Scene {
         self.node(target).put((&key, &value), seq, now).0
     }
 
-    /// The same, again while members are asked what room they have.
+    /// The same, again while members are asked how much room they have.
     fn put_in_the_end(&mut self, target: u32, seq: u64, len: usize) -> AppliedOutcome {
         let mut tries = (0..20).map(|_| {
             let outcome = self.put_as(target, seq, len);

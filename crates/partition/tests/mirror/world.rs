@@ -337,7 +337,7 @@ impl World {
         }
     }
 
-    /// Leases, and what follows when they are over.
+    /// Leases, and the consequences of their end.
     fn keep_map(&mut self) {
         let now = self.now;
         for (target, node) in &mut self.nodes {

@@ -141,7 +141,7 @@ pub struct Reference {
 struct Doubt {
     wiped: Vec<Vec<u8>>,
     settled: Vec<Vec<u8>>,
-    /// Keys that a detached record may have now.
+    /// Keys that an orphan may have now.
     unsure: Vec<Vec<u8>>,
 }
 
@@ -169,7 +169,7 @@ impl Op {
 }
 
 impl Reference {
-    /// An operation that was sent before: what refuses it now refuses it for good.
+    /// An operation that was sent before: a refusal now is one for good.
     pub fn apply_again(&mut self, client: ClientId, seq: u64, lease: u64, op: &Op) -> End {
         if let Some((kind, index)) = self.refused.get(&(client, seq)) {
             let guard = op.guards.get(usize::from(*index));

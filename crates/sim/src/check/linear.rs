@@ -39,7 +39,8 @@ pub enum SearchVerdict {
     TooHard,
 }
 
-/// Searches for an order of `calls`, and of what `happened` to all records at once, which has an order already.
+/// Searches for an order of `calls`, and of the events in `happened` of all records at once, which
+/// have an order already.
 #[must_use]
 pub fn check(calls: &[&ClientCall], happened: &[TimedEvent]) -> SearchVerdict {
     OrderSearch::new(calls, happened).run()
@@ -106,7 +107,7 @@ struct OrderSearch<'a> {
     state: PartitionModel,
     stack: Vec<SearchChoice>,
     tried: HashSet<u64>,
-    /// Of the longest attempt: how many calls, and what stopped it.
+    /// Of the longest attempt: how many calls, and which one stopped it.
     furthest: (usize, usize),
     /// Calls that ended and are not in order yet.
     left: usize,

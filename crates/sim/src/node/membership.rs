@@ -46,7 +46,7 @@ pub(super) struct SimMembership {
     answered: Option<Duration>,
     /// The instance that answered as leader last.
     leader: Option<ProcessPlace>,
-    /// Questions under way: when, and what.
+    /// Questions under way: when each was sent, and its kind.
     asked: BTreeMap<RequestId, (Duration, ProcessPlace, AskedInstance)>,
     /// Reports of primaries that the leader has not answered.
     reports: BTreeMap<ReportKey, MemberReport>,
