@@ -266,7 +266,7 @@ impl Client {
         DatasetSpec { redundancy, reads, ..DatasetSpec::new(name) }
     }
 
-    /// Figures of one node.
+    /// Metrics of one node.
     ///
     /// # Errors
     /// `NotFound`: the map has no such node; `Unavailable`, `Timeout`.

@@ -36,7 +36,7 @@ enum PendingStage<T> {
     Over,
 }
 
-/// Lease epoch of operations that rely on nothing cached.
+/// Name-space generation of operations that rely on nothing cached.
 const NO_LEASE: Epoch = Epoch(u64::MAX);
 
 /// Makes a result of the outcomes.

@@ -39,7 +39,7 @@ impl RecallListener {
     /// that was read under these delegations is [current](crate::Dataset::is_current) any more.
     ///
     /// # Errors
-    /// `Unavailable`: the connection broke. Leases that are called back from now on run out.
+    /// `Unavailable`: the connection broke. Delegations that are recalled from now on run out.
     pub fn next(&mut self, timeout: Duration) -> Result<Vec<RevokedRecord>> {
         let request = ControlRequest::Revocations { done: self.done };
         match self.client.control(&self.link, &request, Deadline::after(timeout)) {

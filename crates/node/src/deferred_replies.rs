@@ -56,7 +56,8 @@ impl DeferredReplies {
         DeferredId(self.next)
     }
 
-    /// Holds a reply, under [`DeferredReplies::next_id`], to a request of `len` bytes until `partitions` (at least one) have committed.
+    /// Defers a reply, under [`DeferredReplies::next_id`], to a request of `len` bytes until
+    /// `partitions` (at least one) have committed.
     pub(crate) fn defer(&mut self, reply: DeferredReply, partitions: usize, len: usize) {
         debug_assert!(partitions > 0);
         self.waiting.insert(self.next_id(), DeferredEntry { reply, partitions, len });

@@ -444,7 +444,7 @@ impl OpenPartitions {
         let partition = member.partition_mut();
         partition.leases().against(client, operation, now, &mut |_, _| {})?;
         // An operation that will fail changes nothing. Beside others it may be they that make its
-        // guards hold.
+        // guards true.
         if is_alone && !partition.would_run(operation) {
             return None;
         }

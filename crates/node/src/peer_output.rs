@@ -61,7 +61,7 @@ impl AsRef<[u8]> for StablePiece {
     }
 }
 
-/// Letters that are being written.
+/// Messages that are being written.
 #[derive(Debug, Default)]
 pub(crate) struct PeerOutput {
     letters: Vec<PeerFrame>,

@@ -71,7 +71,7 @@ impl RecallClient {
     }
 }
 
-/// Leases given back by one client.
+/// Delegations given back by one client.
 pub(crate) struct ReturnedDelegations {
     pub client: ClientId,
     records: Records,

@@ -60,7 +60,7 @@ pub(crate) enum WorkerJob {
     End,
 }
 
-/// Figures of one shard, written by it alone.
+/// Metrics of one shard, written by it alone.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct ShardMetrics {

@@ -13,7 +13,7 @@ pub struct RequestContext {
     pub answered_below: Seq,
     /// The operation may have been sent before.
     pub is_retry: bool,
-    /// Lease epoch that the client relies on; `Epoch(u64::MAX)` for none.
+    /// Name-space generation that the client relies on; `Epoch(u64::MAX)` for none.
     pub lease_epoch: Epoch,
     /// Most bytes that the operation's listings, or the record it reveals, may take in the reply's body. A listing
     /// for which nothing is left has no entries and is not complete.

@@ -248,7 +248,7 @@ impl Partition {
             .map_err(|failure| failure.kind)
     }
 
-    /// Holds are taken and released last, once nothing can fail any more.
+    /// Open references are taken and released last, once nothing can fail any more.
     fn ask(
         &mut self,
         client: ClientId,

@@ -6,8 +6,7 @@
 //! each says where the log must stand and which result it must have, so a member cannot skip one,
 //! apply one twice, or drift apart without noticing. Positions count on over terms, and each term
 //! begins with an entry of its own ([`Event::Opened`](samite_wire::peer::EntryEvent::Opened)): a
-//! member that has applied that one has applied all before it, and only then its acknowledgements
-//! count.
+//! member that has applied it has all before it, and only then its acknowledgements count.
 //!
 //! **Committed** is what every *required* member has applied. Required are the members that the map
 //! calls good, and those that were just brought up to date. A reply may leave when what it has seen
@@ -28,8 +27,8 @@
 //! it lacks, and gets them; keys that change behind the walk go to a queue; when that is short, the
 //! rest of it and the partition's state are sent, and the member follows the log from there.
 //!
-//! **Leases on records** are volatile. That a primary gives some is an entry; a new primary that finds it lets no mutation through until
-//! they must have run out.
+//! **Delegations** are volatile. That a primary grants some is an entry; a new primary that finds
+//! it lets no mutation through until they must have run out.
 //!
 //! **The write-ahead log** of a durable dataset is one more follower ([`MirroredPartition::set_logs`]): it is given each entry
 //! ([`MirrorEffect::Append`]) and says how far they are on flash ([`MirroredPartition::logged`]).
@@ -37,8 +36,7 @@
 //! **Room** (`room.rs`): members keep space for the changes that the primary decides on, so that a
 //! change fits on all members that count, or takes effect nowhere.
 //!
-//! **Reads by others** than the primary need a read lease from it (`reads.rs`), where a dataset
-//! wants that.
+//! **Reads by others** than the primary need a read lease (`reads.rs`), if the dataset wants that.
 //!
 //! Messages may be lost, come twice, late and in any order. Messages to send may be dropped as well: they are sent again.
 

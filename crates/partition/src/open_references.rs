@@ -1,4 +1,4 @@
-//! Holds: which records somebody relies on beyond their names.
+//! Open references: records on which clients rely beyond their names.
 //!
 //! An open reference is a token on a record. While a record has one, taking its key away
 //! ([`samite_wire::op::Action::Detach`]) gives it another key instead of removing it. Open
@@ -30,7 +30,7 @@ pub(crate) struct OpenReferences {
     clients: BTreeMap<ClientId, usize>,
     /// Orphans to which there is no open reference any more.
     abandoned: u64,
-    /// Holds taken and ended outside of changes of records.
+    /// Open references taken and ended outside of changes of records.
     changes: u64,
 }
 

@@ -264,7 +264,7 @@ struct RecordShadow<'a, 's> {
     wiped: SmallVec<[&'a [u8]; 1]>,
     holds: &'s OpenReferences,
     client: ClientId,
-    /// Holds that the actions planned so far take.
+    /// Open references that the actions planned so far take.
     more_holds: usize,
 }
 

@@ -22,7 +22,7 @@ fn seeds_that_found_something_break_no_rule_any_more() {
     let found = [
         // Memory given up in vain: time passed for the coordinator before it had heard every node
         // that spoke.
-        5_773, 22_599, 57_455, // Holds that were refused or released came again.
+        5_773, 22_599, 57_455, // Open references that were refused or released came again.
         6_424, 34_064, 38_398, 59_660,
         // Mutations that were refused came again, as the network had doubled them.
         12_626, 19_410, 22_518, 29_912, 36_575, 55_943,

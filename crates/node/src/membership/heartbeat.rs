@@ -48,7 +48,7 @@ pub(crate) fn run(shared: &Arc<NodeShared>, credentials: &NodeCredentials, addre
     }
 }
 
-/// Beats on one connection until it fails.
+/// Sends heartbeats on one connection until it fails.
 fn beat(
     shared: &Arc<NodeShared>,
     credentials: &NodeCredentials,

@@ -150,7 +150,7 @@ impl Raw {
         self.map.dataset(name).unwrap().id
     }
 
-    /// Makes a dataset of which so many nodes hold each record.
+    /// Makes a dataset of which so many nodes have each record.
     pub fn create_mirrored(&mut self, name: &str, copies: u8) -> DatasetId {
         self.create_read_by(name, copies, ReadsKind::Primary)
     }

@@ -27,7 +27,7 @@ impl MirroredPartition {
         self.record(event, 0, Vec::new(), now);
     }
 
-    /// Holds are taken and released without a change of records: members do that alone.
+    /// Open references are taken and released without a change of records: members do that alone.
     pub(super) fn write_references(
         &mut self,
         client: ClientId,

@@ -143,7 +143,7 @@ impl MirrorEffects {
         self.records.push_back(news);
     }
 
-    /// News of a member; bounded by the number of members.
+    /// A change of a member's state; bounded by the number of members.
     pub(super) fn news(&mut self, news: MirrorEffect) {
         self.news.push(news);
     }

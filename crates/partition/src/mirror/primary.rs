@@ -36,10 +36,9 @@ pub(super) struct PrimaryState {
     quiet_until: Option<Duration>,
     /// This primary has granted delegations.
     pub(super) lends: bool,
-    /// Leases that were given while it was alone, and by other rules, end then.
+    /// Delegations that were granted while it was alone, and by other rules, end then.
     long_leases_until: Duration,
-    /// Nothing is committed before, because of read leases of members; by the
-    /// [steady](super::steady::SteadyTime) clock.
+    /// Nothing is committed before (read leases); by the [steady](super::steady::SteadyTime) clock.
     pub(super) fenced_until: Option<Duration>,
     /// Number of the next question about room.
     pub(super) questions: u32,
@@ -50,8 +49,7 @@ pub(super) struct PrimaryState {
 }
 
 impl MirroredPartition {
-    /// Decides by the map. `ends`: where the logs of members end that are known to lack entries, or
-    /// to lack none.
+    /// Decides by the map. `ends`: log ends of members that are known to lack entries, or none.
     pub(super) fn lead(&mut self, view: &GroupView, ends: &[(TargetId, Position)], now: Duration) {
         let is_new = !self.is_primary();
         if is_new {
@@ -125,8 +123,7 @@ impl MirroredPartition {
         }
     }
 
-    /// Until when mutations have to wait because of delegations that an earlier primary may have
-    /// granted; `None`: they need not.
+    /// Until when mutations wait for delegations of an earlier primary; `None`: they need not.
     #[must_use]
     pub fn mutable_at(&self, now: Duration) -> Option<Duration> {
         match &self.role {
@@ -135,8 +132,7 @@ impl MirroredPartition {
         }
     }
 
-    /// The position up to which replies may tell: everything up to this entry is applied by all
-    /// required members. 0 when this member is not the primary.
+    /// Last entry of which replies may tell: applied by all required members. 0: not the primary.
     #[must_use]
     pub const fn committed(&self) -> Position {
         match &self.role {
@@ -154,8 +150,7 @@ impl MirroredPartition {
         }
     }
 
-    /// The position that a reply has to wait for that tells of things as they are now; `None`:
-    /// nothing.
+    /// The position that a reply on things as they are now has to wait for; `None`: nothing.
     #[must_use]
     pub fn commit_position(&self) -> Option<CommitPosition> {
         match &self.role {
@@ -243,8 +238,7 @@ impl MirroredPartition {
         }
     }
 
-    /// Whether too many entries wait for members. Those that wait for members that are not required
-    /// are given up first.
+    /// Whether too many entries wait. Those for members that are not required are given up first.
     pub(super) fn is_stuffed(&mut self, now: Duration) -> bool {
         if !self.log.is_full() {
             return false;
@@ -443,8 +437,7 @@ impl MirroredPartition {
         }
         stream.gap = (have, now);
         if have < stream.acked {
-            // It comes late; or the member has lost entries that it had acknowledged, and will say
-            // so again.
+            // It comes late; or the member has lost acknowledged entries, and will say so again.
             let lost_at = *stream.lost_at.get_or_insert(now);
             if now >= lost_at + self.times.retransmit {
                 self.fail(index, ErrorKind::NotFound, now);
@@ -508,8 +501,7 @@ impl MirroredPartition {
         self.advance();
     }
 
-    /// Time has passed: sends again messages that were not answered, and reports members that do
-    /// not answer.
+    /// Time has passed: sends unanswered messages again, and reports members that do not answer.
     pub fn tick(&mut self, now: Duration) {
         self.see_time(now);
         let (last, times) = (self.at.position, self.times);
@@ -555,7 +547,7 @@ impl MirroredPartition {
         }
     }
 
-    /// Leases of earlier primaries are over.
+    /// Delegations of earlier primaries are over.
     fn end_quiet(&mut self, now: Duration) {
         let MemberRole::Primary(primary) = &mut self.role else { return };
         if primary.quiet_until.is_none_or(|until| now < until) {
