@@ -128,7 +128,7 @@ fn etcd_is_reached_by_https_and_must_be_who_it_says() {
     let error = open.check(&open.tls("other", None)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert!(error.message().contains("is not trusted"), "{error}");
-    // A server that does not speak TLS is reported as such.
+    // A client that does not speak TLS is told so.
     let plain = open.url.replace("https://", "http://");
     let refused = EtcdTls::new(b"no certificate".to_vec(), None).unwrap_err();
     assert!(refused.message().contains("PEM"), "{refused}");
