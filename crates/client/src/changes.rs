@@ -1,9 +1,11 @@
-//! What this session changes itself: against these changes no lease on a record protects it.
+//! The session's own changes: against these no delegation protects it.
 //!
-//! A node holds back others' changes of a leased record, not the holder's own. So whoever relies on what was read
-//! under a lease asks here whether this session has changed anything since. Changes are counted twice, by the partition and by the keys
-//! of the records: the second is for those who rely on the records of one key in all partitions. Partitions share counters, and keys do, so an
-//! own change may seem to touch more than it does; it never seems to touch less.
+//! A node lets others' changes of a record under a delegation wait, not those of the delegation's
+//! holder. So a caller that relies on a record that it read under a delegation asks here whether
+//! this session has changed anything since. Changes are counted twice, by the partition and by the
+//! keys of the records: the second is for callers that rely on the records of one key in all
+//! partitions. Partitions share counters, and keys do, so an own change may seem to touch more than
+//! it does; it never seems to touch less.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -44,7 +46,8 @@ pub(crate) struct ChangeInProgress<'c> {
     mask: Mask,
 }
 
-/// When something was asked for under a lease, on this session's clock and among its own changes.
+/// The point at which something was asked for under a delegation, on this session's clock and among
+/// its own changes.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadStamp {
     client: ClientId,
@@ -55,14 +58,15 @@ pub struct ReadStamp {
 }
 
 impl ReadStamp {
-    /// Of an answer that tells what a change of this session did, which is sent after this moment: it holds until the next one.
+    /// Of an answer that tells the effect of a change of this session, which is sent after this
+    /// stamp: it is true until the next one.
     #[must_use]
     pub const fn past_own_change(self) -> Self {
         Self { begun: self.begun.wrapping_add(1), ..self }
     }
 }
 
-/// The mask of what is in `partition`.
+/// The mask of the records in `partition`.
 pub(crate) const fn mask_of(partition: PartitionId) -> Mask {
     1 << (partition.get() % STRIPES)
 }
@@ -74,7 +78,7 @@ pub(crate) fn mask_of_key(key: &[u8]) -> Mask {
     1 << (u64::from(STRIPES) + (record.hash() >> 58))
 }
 
-/// The mask of what an operation changes.
+/// The mask of the records that an operation changes.
 pub(crate) fn mask_of_change(operation: &Operation<'_>) -> Mask {
     let changes = operation.actions.iter().filter(|action| action.is_mutation());
     changes.fold(mask_of(operation.partition), |mask, action| {
@@ -94,7 +98,8 @@ impl ChangeCounters {
     /// Changes of all that `mask` names are about to be sent.
     pub(crate) fn begin(&self, mask: Mask) -> ChangeInProgress<'_> {
         self.for_each(mask, |stripe| {
-            // Before the request leaves: who finds the old number has its answer before ours.
+            // Before the request leaves: a reader that finds the old number has its answer before
+            // ours.
             stripe.begun.fetch_add(1, Ordering::SeqCst);
         });
         ChangeInProgress { changes: self, mask }
@@ -115,7 +120,8 @@ impl ChangeCounters {
         }
     }
 
-    /// This moment; `None` while an own change under `mask` is under way, whose effect a reply may show or not.
+    /// The read stamp of now; `None` while an own change under `mask` is under way, whose effect a
+    /// reply may show or not.
     pub(crate) fn read_stamp(&self, client: ClientId, mask: Mask) -> Option<ReadStamp> {
         let mut ended = 0u64;
         self.for_each(mask, |stripe| ended += stripe.ended.load(Ordering::SeqCst));
@@ -130,8 +136,8 @@ impl ChangeCounters {
         begun
     }
 
-    /// How long nobody else can change what was asked for at `moment` under a lease of `term`; `None`: the term is over, or this session
-    /// has changed something since.
+    /// How long no other client can change the records that were asked for at `moment` under a
+    /// delegation of `term`; `None`: the term is over, or this session has changed something since.
     pub(crate) fn is_current(
         &self,
         client: ClientId,

@@ -45,8 +45,8 @@ struct ClientShared {
     addresses: Vec<Address>,
     options: ClientOptions,
     counters: Counters,
-    /// The session of this process, from [`Box::into_raw`]; null until it is needed. A forked child sets it to null and leaks
-    /// what was there: other threads of the parent may have held its locks.
+    /// The session of this process, from [`Box::into_raw`]; null until it is needed. A forked child
+    /// sets it to null and leaks the old one: other threads of the parent may have held its locks.
     session: AtomicPtr<ClientSession>,
 }
 
@@ -239,19 +239,22 @@ impl Client {
         self.change_map(&request, Some(ErrorKind::NotFound), deadline)
     }
 
-    /// Says what is to become of a node. Answered when it is decided; what follows takes its time.
+    /// An admin request for a node. Answered when it is decided; the moves that follow take their
+    /// time.
     ///
     /// # Errors
-    /// `NotFound`: no such node. `Invalid`, `InUse`: it cannot be, in words. `Denied`: to users who do not run the cluster.
+    /// `NotFound`: no such node. `Invalid`, `InUse`: it cannot be, in words. `Denied`: to users
+    /// that do not run the cluster.
     pub fn admin_request(&self, node: NodeId, wish: AdminRequest) -> Result<()> {
         self.change_map(&ControlRequest::Wish { node, wish }, None, self.deadline())
     }
 
-    /// Takes note of what is lost, as [`ClusterMap::data`] of the map of epoch `by` has it: it is told no more, and what was said to be lost is said to be
-    /// missing. What was lost after that map stays told; the newest map says so.
+    /// Acknowledges losses, as [`ClusterMap::data`] of the map of epoch `by` has them: they are
+    /// told no more, and lost records are said to be missing. Losses after that map stay told; the
+    /// newest map names them.
     ///
     /// # Errors
-    /// `Denied`: to users who do not run the cluster; else as [`Self::connect`].
+    /// `Denied`: to users that do not run the cluster; else as [`Self::connect`].
     pub fn acknowledge_loss(&self, by: Epoch, seen: Vec<LostRecords>) -> Result<()> {
         self.change_map(&ControlRequest::AcknowledgeLoss { by, seen }, None, self.deadline())
     }
@@ -263,7 +266,7 @@ impl Client {
         DatasetSpec { redundancy, reads, ..DatasetSpec::new(name) }
     }
 
-    /// Figures of one node.
+    /// Metrics of one node.
     ///
     /// # Errors
     /// `NotFound`: the map has no such node; `Unavailable`, `Timeout`.
@@ -293,8 +296,8 @@ impl Client {
         }
     }
 
-    /// Has a node look for damage in all that it holds of a dataset, or of all. When its [`NodeStatus::scrub`] says that the walk with the returned number is
-    /// done, it has.
+    /// Has a node look for damage in all its records of a dataset, or of all. When its
+    /// [`NodeStatus::scrub`] says that the walk with the returned number is done, it has.
     ///
     /// # Errors
     /// As [`Self::node_status`]; `Denied`: not this user's node.
@@ -305,7 +308,8 @@ impl Client {
         }
     }
 
-    /// What a node holds of a partition, for comparison with what others hold; `None`: nothing.
+    /// The digest of a node's copy of a partition, for comparison with those of others; `None`: it
+    /// has nothing.
     ///
     /// # Errors
     /// As [`Self::node_status`].
@@ -322,7 +326,7 @@ impl Client {
         }
     }
 
-    /// Tells a node to stop after what it has accepted is done.
+    /// Tells a node to stop after the requests that it has accepted are done.
     ///
     /// # Errors
     /// As [`Self::node_status`].
@@ -390,7 +394,7 @@ impl Client {
         }
     }
 
-    /// What this client has sent and received, all clones together.
+    /// Counts of messages that this client has sent and received, all clones together.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared.counters.read()
@@ -408,8 +412,8 @@ impl Client {
         Deadline::after(self.shared.options.timeout)
     }
 
-    /// Descriptors that the connections of this process hold open, as far as they can be told now: what a preloaded library
-    /// must keep its program off.
+    /// Descriptors that the connections of this process hold open, as far as they can be told now:
+    /// a preloaded library must keep its program off these.
     #[must_use]
     pub fn descriptors(&self) -> Vec<i32> {
         // Not `session`, which makes one: asked in the child of a fork, this must not allocate.
@@ -439,7 +443,8 @@ pub(crate) struct RetryBudget {
 }
 
 impl RetryBudget {
-    /// Whether the request, or its answer, was lost with its connection, and there is time to ask again; then a moment has passed.
+    /// Whether the request, or its answer, was lost with its connection, and there is time to ask
+    /// again; then a short time has passed.
     pub(crate) fn is_lost(&mut self, link: &NodeLink, error: &Error, deadline: Deadline) -> bool {
         if !is_lost(link, error) {
             return false;
@@ -451,7 +456,8 @@ impl RetryBudget {
     }
 }
 
-/// Whether what was asked by `link` has failed because the link ended. A forked child has no links: there nothing is lost.
+/// Whether the request by `link` has failed because the link ended. A forked child has no links:
+/// there nothing is lost.
 pub(crate) fn is_lost(link: &NodeLink, error: &Error) -> bool {
     error.kind() == ErrorKind::Unavailable && link.is_dead() && link.socket().is_some()
 }

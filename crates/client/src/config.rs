@@ -1,4 +1,4 @@
-//! What a client is told before it connects.
+//! The settings of a client before it connects.
 
 use std::fmt;
 use std::time::Duration;
@@ -23,7 +23,8 @@ pub struct ClusterConfig {
     pub addresses: Vec<String>,
     /// The cluster key.
     pub key: [u8; 32],
-    /// Who signs the TLS certificates of its nodes; `None`: they show key pairs that come of the cluster key.
+    /// The authority that signs the TLS certificates of its nodes; `None`: they show key pairs that
+    /// come of the cluster key.
     pub authorities: Option<TlsAuthorities>,
 }
 
@@ -85,7 +86,7 @@ pub struct ClientOptions {
     pub transport: Option<TransportKind>,
     /// Redundancy of datasets that are made without anybody's asking, as that of the files.
     pub redundancy: Redundancy,
-    /// Who answers their reads.
+    /// The members that answer their reads.
     pub reads: ReadsKind,
 }
 

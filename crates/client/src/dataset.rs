@@ -65,7 +65,8 @@ impl Dataset {
         self.inner.data.spec.redundancy
     }
 
-    /// Whether other nodes have what one has: then one that dies is a pause, not an error.
+    /// Whether other nodes have the same records as each one: then one that dies is a pause, not an
+    /// error.
     #[must_use]
     pub fn is_mirrored(&self) -> bool {
         self.redundancy().get() > 1
@@ -129,8 +130,9 @@ impl Dataset {
         self.inner.distribution.chunk_partition(object_hash, chunk_no)
     }
 
-    /// The newest lease epoch that any node has told this client. Whoever caches directories drops
-    /// them when this has grown, and says in [`ClientOperation::lease_epoch`] on which epoch they stand.
+    /// The newest name-space generation that any node has told this client. A user of cached
+    /// directories drops them when this has grown, and says in [`ClientOperation::lease_epoch`] on
+    /// which generation it stands.
     #[must_use]
     pub fn lease_epoch(&self) -> Epoch {
         Epoch(self.inner.lease_epoch.load(Ordering::Acquire))
@@ -142,8 +144,9 @@ impl Dataset {
         }
     }
 
-    /// To be taken before a request is sent that asks for a lease ([`samite_wire::op::Action::Lease`]) on a record in `partition`. `None`: a
-    /// change by this session is under way there, and what is read now cannot be relied on.
+    /// To be taken before a request is sent that asks for a delegation
+    /// ([`samite_wire::op::Action::Lease`]) on a record in `partition`. `None`: a change by this
+    /// session is under way there, and a record that is read now cannot be relied on.
     #[must_use]
     pub fn read_stamp(&self, partition: PartitionId) -> Option<ReadStamp> {
         let session = self.inner.client.session();
@@ -157,16 +160,19 @@ impl Dataset {
         session.changes.read_stamp(session.id, mask_of_key(key))
     }
 
-    /// For how long nobody else can change what was asked for at `moment`, under a lease that was given for `term`. `None`: it may not be what a node
-    /// would answer, for the term is over, or this session has changed something itself, or this is a forked child.
+    /// For how long no other client can change the records that were asked for at `moment`, under a
+    /// delegation that was granted for `term`. `None`: the answer may not be the one that a node
+    /// would give, for the term is over, or this session has changed something itself, or this is a
+    /// forked child.
     #[must_use]
     pub fn is_current(&self, moment: &ReadStamp, term: Duration) -> Option<Duration> {
         let session = self.inner.client.session();
         session.changes.is_current(session.id, moment, term)
     }
 
-    /// The record at `key` in `partition`, as its node shows it to clients on its host, without a request: what a look-up now, under lease
-    /// epoch `lease`, would bring. Its first bytes are put to the front of `dest`. `None`: it is not shown, ask for it; it may exist.
+    /// The record at `key` in `partition`, as its node publishes it to clients on its host, without
+    /// a request: the result of a look-up now, under name-space generation `lease`. Its first bytes
+    /// are put to the front of `dest`. `None`: it is not published, ask for it; it may exist.
     #[must_use]
     pub fn head(
         &self,
@@ -236,7 +242,8 @@ impl Dataset {
         PendingOperations::send(self, ops, self.inner.client.deadline())
     }
 
-    /// As [`Self::submit`], standing on leases of `lease_epoch` ([`ClientOperation::lease_epoch`]).
+    /// As [`Self::submit`], standing on name-space generation `lease_epoch`
+    /// ([`ClientOperation::lease_epoch`]).
     ///
     /// # Errors
     /// As [`Self::submit`].

@@ -1,17 +1,20 @@
-//! What becomes an object or a large value when it is whole: chunks that nobody sees yet.
+//! Drafts: chunks that no client sees yet, of an object or a large value that is to be whole.
 //!
-//! A record in the partition of the name tells of them, so that what a killed client leaves can be found:
+//! A record in the partition of the name tells of them, so that the chunks of a killed client can
+//! be found:
 //!
 //! ```text
 //! W hash(be64) id    a value of the key-value view
 //! O hash(be64) id    an object
 //! ```
 //!
-//! The hash is that of the name (of a value: of its record's key). Names that share one do each other no harm.
+//! The hash is that of the name (of a value: of its record's key). Names that share one do not
+//! disturb each other.
 //!
-//! Who makes it holds a lock of that id; a record whose lock is free belongs to nobody. The operation that puts the chunks in place
-//! takes the record away, and leaves one with an empty value for those that were there before, until they are removed.
-//! The same empty value says that somebody is removing chunks: they cannot be put in place any more.
+//! The client that makes it holds a lock of that id; a record whose lock is free belongs to no
+//! client. The operation that puts the chunks in place takes the record away, and leaves one with
+//! an empty value for the chunks that were there before, until they are removed. The same empty
+//! value says that a client is removing chunks: they cannot be put in place any more.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -58,7 +61,7 @@ pub struct NameDrafts {
     partition: PartitionId,
     locks: DraftLinks,
     prefix: [u8; PREFIX_LEN],
-    /// What the keys of chunks start with, before the id.
+    /// The first bytes of the keys of chunks, before the id.
     chunk_kind: u8,
 }
 
@@ -80,7 +83,7 @@ impl Drop for DraftLock {
 }
 
 impl NameDrafts {
-    /// Those of `name`, whose records are in `partition` under keys that start with `kind`.
+    /// The drafts of `name`, whose records are in `partition` under keys that start with `kind`.
     pub fn new(
         (dataset, locks): (&Dataset, &DraftLinks),
         partition: PartitionId,
@@ -100,7 +103,8 @@ impl NameDrafts {
         key
     }
 
-    /// Removes what nobody is making any more, and begins a draft with this value of its record, which is not empty.
+    /// Removes drafts that no client is making any more, and begins a draft with this value of its
+    /// record, which is not empty.
     ///
     /// # Errors
     /// `NoSpace`, `NoLocks`; as [`Dataset::execute`].
@@ -116,7 +120,7 @@ impl NameDrafts {
         Ok(held)
     }
 
-    /// Removes what nobody is making any more.
+    /// Removes drafts that no client is making any more.
     ///
     /// # Errors
     /// As [`Dataset::execute`].

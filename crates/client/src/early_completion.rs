@@ -1,4 +1,5 @@
-//! Changes that are left with the node, not asked for ([`samite_wire::submission`]).
+//! Early completion: changes that a client leaves in a submission queue and does not wait for
+//! ([`samite_wire::submission`]).
 
 use samite_transport::shm::{ArenaView, SubmittedChange, SubmittedEntry};
 use samite_types::{Epoch, PartitionId, Seq};
@@ -12,11 +13,13 @@ use crate::frame::{put_scratch, take_scratch};
 use crate::stats::count;
 
 impl Dataset {
-    /// Posts an operation whose outcome is certain as long as the record at `key` there is as its node shows it to clients on its
-    /// host: from here on it counts as done. `agrees` looks at the first bytes of its value. `false`: nothing was done, ask the node.
+    /// Completes an operation early whose outcome is certain as long as the record at `key` there
+    /// is as its node publishes it to clients on its host: from here on it counts as done. `agrees`
+    /// looks at the first bytes of its value. `false`: nothing was done, ask the node.
     ///
-    /// It is carried out before whatever the node is asked next. It is short, and changes no record under a prefix. Leases that
-    /// it asks for are given for as long as it says. Nothing that the session has sent before it and not waited for may be about the same records.
+    /// It is carried out before the node's next request. It is short, and changes no record under a
+    /// prefix. Delegations that it asks for are granted for as long as it says. Earlier operations
+    /// of the session that were sent and not waited for may not be about the same records.
     #[must_use]
     pub fn submit_change(
         &self,
@@ -33,9 +36,11 @@ impl Dataset {
         .is_some()
     }
 
-    /// Posts an operation, as [`Dataset::submit_change`] does, whose outcome is certain as long as there is no record at `key`, nor at `other`: one
-    /// that is only ever made by operations whose guard is that a prefix is empty. `None`: nothing was done. A hold that the operation takes may
-    /// [end](Dataset::end_submitted_reference) before it is carried out.
+    /// Completes an operation early, as [`Dataset::submit_change`] does, whose outcome is certain
+    /// as long as there is no record at `key`, nor at `other`: one that is only ever made by
+    /// operations whose guard is that a prefix is empty. `None`: nothing was done. An open
+    /// reference that the operation takes may [end](Dataset::end_submitted_reference) before it is
+    /// carried out.
     #[must_use]
     pub fn submit_new(
         &self,
@@ -49,8 +54,8 @@ impl Dataset {
         })
     }
 
-    /// Ends the hold under `token` of an operation that was posted in this partition, if the node has not taken it yet: then nobody ever does.
-    /// `false`: ask for it.
+    /// Ends the open reference under `token` of an operation that was completed early in this
+    /// partition, if the node has not taken it yet: then it is never taken. `false`: ask for it.
     #[must_use]
     pub fn end_submitted_reference(
         &self,
@@ -117,7 +122,8 @@ impl Dataset {
     }
 }
 
-/// Token of the hold that an operation takes, 0 for none. `None`: a box has no place for what it takes.
+/// Token of the open reference that an operation takes, 0 for none. `None`: a slot has no place for
+/// what it takes.
 fn hold_of(operation: &Operation<'_>) -> Option<u64> {
     let token = |action: &Action<'_>| match *action {
         Action::Hold { token, .. } => Some(token),

@@ -1,9 +1,11 @@
 //! Carrying out operations: grouped by node, sent together, waited for, and repeated where that helps.
 //!
-//! A [`OperationRun`] goes in rounds. A round sends one request to each node that has operations left (to all nodes first), then
-//! waits for the replies. What is left after it goes into the next: operations whose node knows a newer cluster map (which
-//! is fetched), whose connection broke (which is made again), whose node was busy or silent, or whose value changed during the copy. Mutations
-//! keep their sequence numbers through all rounds, so that a partition applies each once. [`RetryState`] decides what is worth doing.
+//! A [`OperationRun`] goes in rounds. A round sends one request to each node that has operations
+//! left (to all nodes first), then waits for the replies. The operations left after it go into the
+//! next: those whose node knows a newer cluster map (which is fetched), whose connection broke
+//! (which is made again), whose node was busy or silent, or whose value changed during the copy.
+//! Mutations keep their sequence numbers through all rounds, so that a partition applies each once.
+//! [`RetryState`] decides on the next step.
 
 mod receivers;
 
@@ -65,7 +67,7 @@ pub(crate) struct OperationRun<'r, 'a> {
     pub(crate) deadline: Deadline,
     /// Some of the operations were sent before.
     pub(crate) is_retry: bool,
-    /// Why the last round left something over.
+    /// Why operations were left after the last round.
     pub(crate) again: Option<ResendReason>,
     /// Operations whose node had no room for them. Mutations among them came so late that their numbers are of no use any more.
     pub(crate) behind: Vec<u32>,
@@ -157,7 +159,7 @@ impl<'r, 'a> OperationRun<'r, 'a> {
         self.outcomes.pop().flatten().ok_or_else(|| ErrorKind::Internal.into())
     }
 
-    /// Counts what is about to be changed.
+    /// Counts the changes that are about to be made.
     fn changing(&self) -> ChangeInProgress<'r> {
         let changes = self.ops.iter().filter(|op| op.operation.is_mutation());
         let mask = changes.fold(0, |mask, op| mask | mask_of_change(&op.operation));
@@ -438,7 +440,7 @@ impl<'r, 'a> OperationRun<'r, 'a> {
         Ok(())
     }
 
-    /// What the first operation does, for messages.
+    /// The first operation in words, for messages.
     fn what(&self) -> &'static str {
         self.ops.first().map_or("nothing", |op| op::name(&op.operation))
     }
@@ -448,7 +450,7 @@ impl<'r, 'a> OperationRun<'r, 'a> {
     }
 }
 
-/// What a reply, or its absence, means for a request as a whole.
+/// The meaning of a reply, or of its absence, for a request as a whole.
 pub(crate) fn judge(
     dataset: &Dataset,
     node: NodeId,
@@ -481,7 +483,7 @@ pub(crate) fn judge(
     }
 }
 
-/// Nobody is there, or says nothing.
+/// No node is there, or it says nothing.
 pub(crate) fn is_absence(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout)
 }

@@ -33,7 +33,8 @@ pub(crate) struct RequestsInFlight {
     patience: Deadline,
     /// See [`ClientOperation::lease_epoch`].
     lease_epoch: Epoch,
-    /// All operations as one request, with their data: what is sent again is decoded from here.
+    /// All operations as one request, with their data: an operation that is sent again is decoded
+    /// from here.
     body: Vec<u8>,
     payload: Vec<u8>,
     name: &'static str,
@@ -190,12 +191,13 @@ impl RequestsInFlight {
         Err(Error::new(ErrorKind::Unavailable, "the operation was sent before the fork"))
     }
 
-    /// The threads that finish what would block.
+    /// The threads that finish work that would block.
     pub(crate) fn thread_pool(&self) -> ThreadPool {
         self.dataset.client().session().crew.clone()
     }
 
-    /// Sends what was left to be sent later to other nodes than this flight's, whose links see to theirs when they are read.
+    /// Sends the requests that were left to be sent later to other nodes than this flight's, whose
+    /// links see to theirs when they are read.
     fn send_left(&self) {
         let session = self.dataset.client().session();
         if !session.has_left.load(Ordering::Relaxed)
@@ -208,13 +210,13 @@ impl RequestsInFlight {
             if self.under_way.iter().all(|sent| sent.peer.node != peer.node)
                 && let Some(link) = peer.live_link()
             {
-                // Whoever waits for a reply of that link is told what went wrong with it.
+                // A thread that waits for a reply of that link is told its error.
                 let _ = link.flush();
             }
         }
     }
 
-    /// Whether every reply is there, or it is time to see to those that are not.
+    /// Whether every reply is there, or it is time to see to the missing ones.
     pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         if self.check_session().is_ok() {
             self.send_left();
@@ -282,7 +284,7 @@ impl RequestsInFlight {
         self
     }
 
-    /// Waits for everything, sending again what needs it.
+    /// Waits for everything, sending operations again that need it.
     pub(crate) fn wait(mut self) -> Result<Vec<OwnedOutcome>> {
         if !self.land()? {
             let left_at = self.patience.at().saturating_sub(silence(&self.dataset));

@@ -1,4 +1,4 @@
-//! Requests as frames: what goes together, and how its data travels.
+//! Requests as frames: which operations go together, and how their data travels.
 
 use std::cell::Cell;
 
@@ -40,8 +40,8 @@ pub(crate) fn put_scratch(buffer: Vec<u8>) {
     }
 }
 
-/// Whether an operation still fits into a frame that holds `sum` already; adds it if so. The first always fits: alone
-/// it is within every limit.
+/// Whether an operation still fits into a frame of `sum` already; adds it if so. The first always
+/// fits: alone it is within every limit.
 pub(crate) fn fits(sum: &mut FrameFootprint, count: usize, next: FrameFootprint) -> bool {
     let all = FrameFootprint {
         body: sum.body + next.body,
@@ -59,7 +59,7 @@ pub(crate) fn fits(sum: &mut FrameFootprint, count: usize, next: FrameFootprint)
     fits || count == 0
 }
 
-/// What all operations of a frame share.
+/// The common fields of all operations of a frame.
 #[derive(Clone, Copy)]
 pub(crate) struct FrameShared {
     pub(crate) dataset: DatasetId,

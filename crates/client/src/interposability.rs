@@ -1,7 +1,8 @@
 //! Which programs a preloaded library does not reach.
 //!
-//! `samite run` shows the store to a program through the loader, so a program that the loader does not start, or for
-//! which it ignores what the user asks, sees nothing of it. Better to say so than to let it fail on a path that is not there.
+//! `samite run` shows the store to a program through the loader, so a program that the loader does
+//! not start, or for which it ignores the user's settings, sees nothing of it. Better to say so
+//! than to let it fail on a path that is not there.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -66,7 +67,7 @@ fn is_set_id(file: &OwnedFd) -> bool {
             && is_set(0o2000, stat.st_gid, rustix::process::getgid().as_raw()))
 }
 
-/// What the head of a program tells.
+/// The contents of a program's head.
 fn of_program(head: &[u8]) -> Option<HiddenReason> {
     if *head.get(4)? != CLASS_64 || u16_at(head, 18)? != MACHINE {
         return Some(HiddenReason::Foreign);
@@ -144,7 +145,7 @@ mod tests {
     fn half_a_program_is_none() {
         let whole = program(MACHINE, &[1, INTERPRETER, NOTE], b"Go\0\0");
         for len in 0..whole.len() {
-            // Whatever it says, it says it without a panic.
+            // Whatever it answers, it does so without a panic.
             let _ = of_program(&whole[..len]);
         }
         let mut wrong = whole;

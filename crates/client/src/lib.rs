@@ -1,9 +1,10 @@
 //! The client of a cluster: placement, batches, retries, and the key-value and object views.
 //!
-//! A [`Client`] knows the cluster map and keeps one connection ([`samite_transport`]'s link) to each node it has needed.
-//! A [`Dataset`] carries out [`ClientOperation`]s: it groups them by node, sends **one request per node**, waits in the calling thread,
-//! and repeats what has to be repeated (stale map, broken connection, busy node) until the deadline. A mutation that
-//! is sent again keeps its sequence number, so that the partition applies it once.
+//! A [`Client`] knows the cluster map and keeps one connection ([`samite_transport`]'s link) to
+//! each node it has needed. A [`Dataset`] carries out [`ClientOperation`]s: it groups them by node,
+//! sends **one request per node**, waits in the calling thread, and repeats operations where needed
+//! (stale map, broken connection, busy node) until the deadline. A mutation that is sent again
+//! keeps its sequence number, so that the partition applies it once.
 //!
 //! ```no_run
 //! # fn main() -> samite_types::Result<()> {
@@ -25,8 +26,8 @@
 //!
 //! [`kv`] and [`object`] are views over records; the file system is one too, in a crate of its own.
 //!
-//! What is here is linked into the preloaded library: all I/O goes through raw system calls, and no thread is started
-//! unless a future is polled.
+//! This crate is linked into the preloaded library: all I/O goes through raw system calls, and no
+//! thread is started unless a future is polled.
 
 mod changes;
 mod client;

@@ -37,7 +37,7 @@ pub(crate) struct FoundRecord {
     pub(crate) value: Box<[u8]>,
 }
 
-/// What one partition has of one kind, as far as it is known.
+/// The records of one partition of one kind, as far as they are known.
 struct ListingSource {
     partition: PartitionId,
     stream: usize,
@@ -116,7 +116,7 @@ pub(crate) fn list_sorted(
         return Err(Error::new(ErrorKind::Lost, format!("list: {}", ErrorKind::Lost.words())));
     }
     let complete = sources.iter().all(|source| source.complete && source.fetched.is_empty());
-    // Where something is lost, who asks for what comes after the last one is told so.
+    // Where something is lost, a client that asks for names after the last one is told so.
     Ok((found, complete && !has_lost))
 }
 

@@ -1,7 +1,8 @@
 //! File locks from a client's side.
 //!
-//! A [`LockSession`] has an identity of its own, and connections that only its locks use: sockets, which a forked child or a successor over
-//! `exec` may hold open too. When the last of them is closed, by whomever, its locks are free.
+//! A [`LockSession`] has an identity of its own, and connections that only its locks use: sockets,
+//! which a forked child or a successor over `exec` may hold open too. When the last of them is
+//! closed, by any process, its locks are free.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,7 +32,8 @@ use crate::peer::ClientCredentials;
 const MAP_PAUSE: Duration = Duration::from_millis(10);
 /// Most owners that a search for a circle of waits over several nodes looks at.
 const SEARCH_MAX: usize = 64;
-/// For how long a node is waited for whose place another may take, at last: the first times less, for what is lost is asked for again.
+/// For how long a node is waited for whose place another may take, at last: the first times less,
+/// for a lost request is asked again.
 const PRIMARY_PATIENCE: Duration = Duration::from_secs(1);
 const FIRST_PATIENCE: Duration = Duration::from_millis(300);
 const FIRST_TRIES: u32 = 3;
@@ -49,7 +51,7 @@ struct LockConnection {
     in_use: bool,
 }
 
-/// Who is to know of a lock beside its primary.
+/// The nodes that are to know of a lock beside its primary.
 struct LockAudience {
     /// The members that may take its place: all of them.
     members: Vec<NodeId>,
@@ -57,7 +59,7 @@ struct LockAudience {
     witnesses: Vec<NodeId>,
 }
 
-/// Somebody who holds locks. They end with it, unless others hold its connections open.
+/// An identity that holds locks. They end with it, unless others hold its connections open.
 pub struct LockSession {
     client: Client,
     id: ClientId,
@@ -89,7 +91,7 @@ impl LockSession {
         self.id
     }
 
-    /// What tells this host from others in [`LockHolder`](samite_wire::lock::LockHolder).
+    /// The identity of this host among others in [`LockHolder`](samite_wire::lock::LockHolder).
     #[must_use]
     pub fn host(&self) -> u64 {
         samite_placement::hash(self.client.session().host().as_bytes())
@@ -138,7 +140,7 @@ impl LockSession {
         }
     }
 
-    /// Who grants this lock, and the request as it is to be put there.
+    /// The node that grants this lock, and the request as it is to be put there.
     fn granter(&self, request: &LockRequest, deadline: Deadline) -> Result<(NodeId, LockRequest)> {
         let view = self.client.view(deadline)?;
         let LockRequest { dataset, partition, .. } = *request;
@@ -157,7 +159,8 @@ impl LockSession {
     /// Asks without waiting for a lock: takes, releases or tests.
     ///
     /// # Errors
-    /// `Unavailable`, `Timeout`: the node of the locks does not answer, and nobody takes its place; what it held may be lost.
+    /// `Unavailable`, `Timeout`: the node of the locks does not answer, and no other takes its
+    /// place; its locks may be lost.
     pub fn ask(&self, request: &LockRequest) -> Result<LockAnswer> {
         let deadline = self.client.deadline();
         loop {
@@ -170,7 +173,7 @@ impl LockSession {
         }
     }
 
-    /// Asks the node that grants locks, whoever that is; returns the request as it was put there.
+    /// Asks the node that grants locks, whichever that is; returns the request as it was put there.
     fn ask_primary(
         &self,
         request: &LockRequest,
@@ -183,7 +186,7 @@ impl LockSession {
         loop {
             let (node, asked) = self.granter(request, deadline)?;
             if is_release && told.replace(asked.epoch) != Some(asked.epoch) {
-                // First where nobody asks: whoever gets the lock next has it noted there.
+                // First where no client asks: the next holder of the lock has it noted there.
                 self.forget(&asked, node, deadline)?;
             }
             let by = if is_mirrored { deadline.min(patience(tries)) } else { deadline };
@@ -217,8 +220,8 @@ impl LockSession {
         }
     }
 
-    /// Has a lock that was granted noted by those who may take the granter's place, and by a node beside them. False: another node
-    /// grants locks by now; ask that.
+    /// Has a lock that was granted noted by the nodes that may take the granter's place, and by a
+    /// node beside them. False: another node grants locks by now; ask that.
     fn is_kept(&self, granted: &LockRequest, deadline: Deadline) -> Result<bool> {
         let mut request = LockRequest { is_note: true, ..*granted };
         if let LockCall::Take { wait, .. } = &mut request.call {
@@ -267,7 +270,8 @@ impl LockSession {
         Ok(now.term == request.term)
     }
 
-    /// Has those that noted a lock forget it. Who cannot be told forgets it when it is told of the next one.
+    /// Has the nodes that noted a lock forget it. A node that cannot be told forgets it when it is
+    /// told of the next one.
     fn forget(&self, asked: &LockRequest, granter: NodeId, deadline: Deadline) -> Result<()> {
         let request = LockRequest { is_note: true, ..*asked };
         let Some(others) = self.others(&request, deadline)? else { return Ok(()) };
@@ -294,7 +298,8 @@ impl LockSession {
         Ok(())
     }
 
-    /// Who is to know of a lock beside the one that has granted it; `None`: the group is in another term by now.
+    /// The nodes that are to know of a lock beside the one that has granted it; `None`: the group
+    /// is in another term by now.
     fn others(&self, request: &LockRequest, deadline: Deadline) -> Result<Option<LockAudience>> {
         let view = self.client.view(deadline)?;
         let dataset = view.map.dataset_by_id(request.dataset);
@@ -314,7 +319,7 @@ impl LockSession {
                 |node| group.members.iter().any(|member| node_of(member.target) == Some(node));
             let nodes = view.map.nodes().iter().map(|info| info.node);
             witnesses.extend(nodes.filter(|node| !is_member(*node) && is_online(&view.map, *node)));
-            // The same for all who lock there, as long as they live.
+            // The same for all clients that lock there, as long as they live.
             let partition = request.partition.get().to_le_bytes();
             witnesses.sort_by_cached_key(|node| {
                 samite_placement::hash(&[node.get().to_le_bytes(), partition].concat())
@@ -330,7 +335,8 @@ impl LockSession {
         Ok(dataset.is_some_and(|dataset| dataset.spec.redundancy.get() > 1))
     }
 
-    /// Looks for a map in which `node` has another place, and lets a moment pass if there is none.
+    /// Looks for a map in which `node` has another place, and lets a short time pass if there is
+    /// none.
     fn other_map(&self, node: NodeId) {
         let known = self.client.session().view().map_or(Epoch(0), |view| view.map.epoch());
         if !self.client.look(known, node) {
@@ -381,7 +387,7 @@ impl LockSession {
                 LockAnswer::Cancelled => {
                     Err(Error::new(ErrorKind::Deadlock, "lock: it would wait for itself"))
                 }
-                // It came first after all; to take it again does no harm.
+                // It came first after all; to take it again changes nothing.
                 _ => self.begin(without_search(request)),
             };
         }
@@ -449,7 +455,7 @@ impl LockSession {
                     }
                     Ok((_, ControlReply::LockOwners(owners))) => next.extend(owners),
                     Ok(_) => {}
-                    // Nobody waits at a node that is gone.
+                    // No wait is left at a node that is gone.
                     Err(error) if is_mirrored && may_pass(&error) => {}
                     Err(error) => return Err(error),
                 }
@@ -469,8 +475,9 @@ impl LockSession {
         connections.iter().flat_map(|one| one.link.descriptors()).collect()
     }
 
-    /// In the child of a fork: closes what was inherited, so that the locks are the parent's alone. Takes no lock that another thread may
-    /// have held at the fork, and neither allocates nor frees. This one is of no use afterwards.
+    /// In the child of a fork: closes the inherited descriptors, so that the locks are the parent's
+    /// alone. Takes no lock that another thread may have held at the fork, and neither allocates
+    /// nor frees. This one is of no use afterwards.
     pub fn abandon(&self) {
         if let Ok(connections) = self.connections.try_lock() {
             connections.iter().for_each(|one| one.link.abandon());
@@ -506,7 +513,8 @@ fn may_pass(error: &Error) -> bool {
     is_absence(error) || error.kind() == ErrorKind::Busy || error.kind() == ErrorKind::StaleMap
 }
 
-/// The same, of a partition without mirrors: it may have moved, but if its node is gone, so is what it held.
+/// The same, of a partition without mirrors: it may have moved, but if its node is gone, so are its
+/// locks.
 fn may_pass_at(error: &Error, is_mirrored: bool) -> bool {
     may_pass(error) && (is_mirrored || !is_absence(error))
 }

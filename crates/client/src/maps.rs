@@ -17,7 +17,7 @@ use crate::session::MapView;
 /// For how long one node is waited for in the first round. Doubles with each.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// For how long one node is waited for by somebody who looks what has become of another.
+/// For how long one node is waited for by a client that looks for another's place.
 const LOOK_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Nodes that are asked in one such look. Maps reach all nodes at once, and the next look asks others.
@@ -112,8 +112,8 @@ impl Client {
         })
     }
 
-    /// Asks some nodes for a map newer than `known` because `beside` says nothing, or nothing that helps; whether there is one.
-    /// Takes a moment, whoever else is silent.
+    /// Asks some nodes for a map newer than `known` because `beside` says nothing, or nothing that
+    /// helps; whether there is one. Takes a short time, whichever others are silent.
     pub(crate) fn look(&self, known: Epoch, beside: NodeId) -> bool {
         let session = self.session();
         let Some(view) = session.view() else { return false };
@@ -126,7 +126,7 @@ impl Client {
         let count = view.peers().len();
         let mut peers: Vec<&Arc<NodePeer>> =
             (0..count).map(|at| view.peer_at((at + turn) % count)).collect();
-        // Those that can be reached, as far as is known, come first; the silent one last.
+        // Nodes that can be reached, as far as is known, come first; the silent one last.
         peers.sort_by_key(|peer| {
             let state = view.map.state(peer.node);
             let is_online =
@@ -159,8 +159,8 @@ impl Client {
         }
     }
 
-    /// Has the coordinator change the map, whichever node it lives in now. What is asked for may be asked for again: `done` says which refusal shows
-    /// that an earlier try has done it.
+    /// Has the coordinator change the map, whichever node it lives in now. The request may be sent
+    /// again: `done` says which refusal shows that an earlier try has done it.
     pub(crate) fn change_map(
         &self,
         request: &ControlRequest,
@@ -174,7 +174,8 @@ impl Client {
             let first = leader.take();
             let others = view.peers().iter().filter(|peer| Some(peer.node) != first);
             let peers = first.iter().filter_map(|node| view.peer(*node).ok()).chain(others);
-            // Somebody takes the coordinator's place, too, where somebody takes that of each node.
+            // Another node takes the coordinator's place, too, where another takes that of each
+            // node.
             let has_mirrors = view.map.data().tables.len() > 1;
             let patience = if has_mirrors { CHANGE_PATIENCE } else { Duration::MAX };
             let mut failed = None;
@@ -239,7 +240,7 @@ impl Client {
     }
 }
 
-/// What a node says to a change of the map.
+/// A node's answer to a change of the map.
 enum MapAnswer {
     Changed,
     /// The coordinator is not there, but here, if it knows.

@@ -1,7 +1,9 @@
-//! Whom a request goes to: the primary of each partition; or, if it only reads and the dataset lets all members answer, one on this host.
+//! The receivers of a request: the primary of each partition; or, if it only reads and the dataset
+//! lets all members answer, one on this host.
 //!
-//! A member that does not answer costs nothing but the way: the next round goes to the primary, and no decision is made
-//! on what it said. What is asked while a change of this session is under way in the same partitions goes to the primary, behind the change.
+//! A member that does not answer costs nothing but the way: the next round goes to the primary, and
+//! no decision is made on its answer. A request while a change of this session is under way in the
+//! same partitions goes to the primary, behind the change.
 
 use std::time::Duration;
 
@@ -16,7 +18,7 @@ use crate::session::MapView;
 /// A member that did not answer at all is not asked again for so long.
 const DOUBT: Duration = Duration::from_secs(1);
 
-/// Whom the operations of one call go to.
+/// The receivers of the operations of one call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MemberTarget {
     /// Members may be asked.

@@ -4,23 +4,25 @@ use samite_types::{Epoch, Error, ErrorKind, Result};
 use samite_wire::limits::{ACTIONS_MAX, BLOCK_LEN, KEY_LEN_MAX, PAYLOAD_LEN_MAX, RECORD_LEN_MAX};
 use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-/// An [`Operation`] with what the client needs besides: where the bytes it reads shall land, and what it relies on.
+/// An [`Operation`] with the client's settings for it: where the bytes it reads shall land, and the
+/// state on which it relies.
 ///
 /// The sequence number inside is filled in by the client. Data is given inline whatever its length (up to
 /// [`samite_wire::limits::RECORD_LEN_MAX`]): the client moves it through shared memory where it can.
 #[derive(Debug)]
 pub struct ClientOperation<'a> {
-    /// What to do.
+    /// The operation itself.
     pub operation: Operation<'a>,
-    /// Where the bytes of the first `Get` land; the result then says how many came and holds no bytes itself.
-    /// The `Get` never asks for more than fits here.
+    /// Where the bytes of the first `Get` land; the result then says how many came and has no bytes
+    /// itself. The `Get` never asks for more than fits here.
     pub dest: Option<&'a mut [u8]>,
-    /// Epoch of the leases on which the cached directories behind this operation stand; [`Epoch`]`(u64::MAX)` when there are none.
+    /// Name-space generation on which the cached directories behind this operation stand;
+    /// [`Epoch`]`(u64::MAX)` when there are none.
     pub lease_epoch: Epoch,
 }
 
 impl<'a> ClientOperation<'a> {
-    /// An operation that relies on nothing cached and returns what it reads.
+    /// An operation that relies on nothing cached and returns the bytes that it reads.
     #[must_use]
     pub const fn new(operation: Operation<'a>) -> Self {
         Self { operation, dest: None, lease_epoch: Epoch(u64::MAX) }
@@ -33,7 +35,8 @@ impl<'a> ClientOperation<'a> {
         self
     }
 
-    /// The same, standing on leases of `epoch`: fails with [`samite_types::ErrorKind::StaleLease`] at a partition that knows a newer one.
+    /// The same, standing on name-space generation `epoch`: fails with
+    /// [`samite_types::ErrorKind::StaleLease`] at a partition that knows a newer one.
     #[must_use]
     pub const fn under_lease(mut self, epoch: Epoch) -> Self {
         self.lease_epoch = epoch;
@@ -47,7 +50,8 @@ impl<'a> From<Operation<'a>> for ClientOperation<'a> {
     }
 }
 
-/// What an operation takes of a frame, in bytes; upper bounds, but for values whose length only the node knows.
+/// The space that an operation takes of a frame, in bytes; upper bounds, but for values whose
+/// length only the node knows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FrameFootprint {
     pub(crate) body: usize,
@@ -114,7 +118,7 @@ impl FrameFootprint {
 }
 
 impl ClientOperation<'_> {
-    /// What it takes of a frame.
+    /// Its space in a frame.
     pub(crate) fn footprint(&self) -> FrameFootprint {
         let mut sum = FrameFootprint { body: FIXED_LEN, ..FrameFootprint::default() };
         for guard in &self.operation.guards {
@@ -132,14 +136,15 @@ impl ClientOperation<'_> {
                 sum.body += holders.len();
             }
             if let Action::Get { len, .. } = action {
-                // Without a destination nobody has said how much is expected: the node answers what fits, and is asked again.
+                // Without a destination it is not known how much is expected: the node answers what
+                // fits, and is asked again.
                 sum.reply_payload += self.dest.as_ref().map_or(0, |_| *len as usize);
             }
         }
         sum
     }
 
-    /// Makes the first `Get` ask for no more than its destination holds.
+    /// Makes the first `Get` ask for no more than its destination has room for.
     pub(crate) fn clip(&mut self) {
         let Some(dest) = &self.dest else { return };
         let fits = u32::try_from(dest.len()).unwrap_or(u32::MAX);
@@ -153,7 +158,7 @@ impl ClientOperation<'_> {
     }
 }
 
-/// What an operation does, for messages.
+/// An operation in words, for messages.
 pub(crate) fn name(operation: &Operation<'_>) -> &'static str {
     match operation.actions.first() {
         None => "nothing",

@@ -1,9 +1,9 @@
-//! What became of operations, owned.
+//! Outcomes of operations, owned.
 
 use samite_types::{Error, ErrorKind, Result, Version};
 use samite_wire::op::List;
 
-/// What became of one operation.
+/// The outcome of one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OwnedOutcome {
     /// Took effect; one result for each action.
@@ -12,7 +12,7 @@ pub enum OwnedOutcome {
     Failed(OwnedFailure),
 }
 
-/// What one action did or found; see [`samite_wire::op::ActionResult`].
+/// The result of one action; see [`samite_wire::op::ActionResult`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OwnedResult {
     /// Of a `Get`.
@@ -69,7 +69,7 @@ pub struct OwnedEntry {
 /// Why an operation had no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedFailure {
-    /// What went wrong; [`ErrorKind::Conflict`] when a guard did not hold.
+    /// The error; [`ErrorKind::Conflict`] when a guard was not true.
     pub kind: ErrorKind,
     /// Which guard or action, counted from 0 (guards and actions each from 0).
     pub index: u16,

@@ -17,7 +17,7 @@ const LOCKED_PAUSE: Duration = Duration::from_micros(200);
 /// Writes that go inline after a node has granted too few blocks, before it is asked again.
 const GRANTS_PAUSE_WRITES: u32 = 256;
 
-/// What it takes to prove oneself to a node.
+/// The identity that a client proves to a node.
 pub(crate) struct ClientCredentials<'c> {
     pub(crate) key: &'c ClusterKey,
     pub(crate) client: ClientId,
@@ -32,7 +32,8 @@ pub(crate) struct NodePeer {
     link: RwLock<Option<Arc<NodeLink>>>,
     connecting: Mutex<()>,
     grants_pause: AtomicU32,
-    /// It did not answer, and is not asked until then what others can answer; in nanoseconds.
+    /// It did not answer, and is not asked until then for operations that others can answer; in
+    /// nanoseconds.
     doubted_until_ns: AtomicU64,
 }
 
@@ -62,7 +63,7 @@ impl NodePeer {
         self.addresses.first().is_some_and(|address| address.transport() == TransportKind::Shm)
     }
 
-    /// It is not asked until then what others can answer.
+    /// It is not asked until then for operations that others can answer.
     pub(crate) fn doubt(&self, until: Duration) {
         let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
         self.doubted_until_ns.store(until, Ordering::Relaxed);
@@ -165,7 +166,8 @@ impl NodePeer {
         self.live_link().map(|link| link.descriptors().to_vec()).unwrap_or_default()
     }
 
-    /// In a forked child: closes what was inherited. Takes no lock that another thread may have held at the fork.
+    /// In a forked child: closes the inherited descriptors. Takes no lock that another thread may
+    /// have held at the fork.
     pub(crate) fn abandon(&self) {
         if let Ok(link) = self.link.try_read()
             && let Some(link) = link.as_ref()
@@ -175,7 +177,8 @@ impl NodePeer {
     }
 }
 
-/// Locks what its holder may keep for as long as its own deadline allows; waits no longer than this one's.
+/// Locks a mutex whose holder may keep it for as long as its own deadline allows; waits no longer
+/// than this one's.
 pub(crate) fn lock_by(mutex: &Mutex<()>, deadline: Deadline) -> Result<MutexGuard<'_, ()>> {
     loop {
         match mutex.try_lock() {
@@ -189,8 +192,9 @@ pub(crate) fn lock_by(mutex: &Mutex<()>, deadline: Deadline) -> Result<MutexGuar
     }
 }
 
-/// Puts `new` behind the lock, and drops what was there after the lock is free. For what holds links: one that ends closes
-/// its descriptors, and under a preloaded library a close asks for those of all links ([`NodePeer::descriptors`]).
+/// Puts `new` behind the lock, and drops the old value after the lock is free. For values with
+/// links: a link that ends closes its descriptors, and under a preloaded library a close asks for
+/// those of all links ([`NodePeer::descriptors`]).
 pub(crate) fn put<T>(mut locked: RwLockWriteGuard<'_, T>, new: T) {
     let before = std::mem::replace(&mut *locked, new);
     drop(locked);
@@ -224,7 +228,7 @@ pub(crate) fn connect_any(
         }
     }
     Err(match failed {
-        // Nobody there, or the socket's path is gone: for a caller the node cannot be reached.
+        // No node there, or the socket's path is gone: for a caller the node cannot be reached.
         Some(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Io) => {
             Error::new(ErrorKind::Unavailable, error.message().to_owned())
         }
@@ -239,7 +243,7 @@ mod tests {
 
     #[test]
     fn what_was_behind_a_lock_is_dropped_when_that_is_free() {
-        /// As a close does under a preloaded library, its end looks at what is behind the lock.
+        /// As a close does under a preloaded library, its end looks at the value behind the lock.
         struct Looks(Arc<RwLock<Option<Self>>>, Arc<AtomicU32>);
         impl Drop for Looks {
             fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! Operations under way, for those who have other things to do meanwhile.
+//! Operations under way, for callers that have other things to do meanwhile.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,10 +13,12 @@ use crate::thread_pool::ThreadPool;
 use crate::timer::TimerEntry;
 use crate::{Dataset, OwnedOutcome};
 
-/// Operations that were sent. A future of what becomes of them, which a plain thread can also [`wait`](Self::wait) for.
+/// Operations that were sent. A future of their outcomes, which a plain thread can also
+/// [`wait`](Self::wait) for.
 ///
-/// Polling starts threads of the client's own, once: one that reads connections, one that watches deadlines. What is
-/// rarely needed and would block (connecting anew, a value that lies in chunks) runs on a thread of its own then.
+/// Polling starts threads of the client's own, once: one that reads connections, one that watches
+/// deadlines. Rare work that would block (connecting anew, a value that lies in chunks) runs on a
+/// thread of its own then.
 ///
 /// Dropping it gives up the answer; the operations may have taken effect.
 #[must_use = "whether the operations took effect is known only when this has been waited for"]
@@ -34,13 +36,13 @@ enum PendingStage<T> {
     Over,
 }
 
-/// Lease epoch of operations that rely on nothing cached.
+/// Name-space generation of operations that rely on nothing cached.
 const NO_LEASE: Epoch = Epoch(u64::MAX);
 
 /// Makes a result of the outcomes.
 pub(crate) type Finish<T> = Box<dyn FnOnce(Vec<OwnedOutcome>) -> FinishStep<T> + Send>;
 
-/// What a [`Finish`] comes to.
+/// The result of a [`Finish`].
 pub(crate) enum FinishStep<T> {
     /// The result.
     Ready(Result<T>),
@@ -83,7 +85,7 @@ impl PendingOperations {
         Self::send_then(dataset, operations, deadline, |outcomes| FinishStep::Ready(Ok(outcomes)))
     }
 
-    /// Sends operations that stand on leases of `lease_epoch`.
+    /// Sends operations that stand on name-space generation `lease_epoch`.
     pub(crate) fn send_under(
         dataset: &Dataset,
         operations: &[Operation<'_>],
@@ -116,7 +118,8 @@ impl<T> PendingOperations<T> {
         self.wait_until(None)
     }
 
-    /// The same, by `deadline` in place of the one that held when it was sent: for those who let answers lie.
+    /// The same, by `deadline` in place of the one at the time of sending: for callers that let
+    /// answers lie.
     ///
     /// # Errors
     /// As [`Dataset::execute`].
@@ -133,7 +136,8 @@ impl<T> PendingOperations<T> {
                 };
                 finish(flight.wait()?).finish()
             }
-            // Somebody polled it before: the thread that works for it wakes whoever parks here.
+            // A task polled it before: the thread that works for it wakes the thread that parks
+            // here.
             PendingStage::Work(slot) => wait_for(&slot),
             PendingStage::Over => Err(over()),
         }

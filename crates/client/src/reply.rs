@@ -11,15 +11,15 @@ use samite_wire::op::{
 
 use crate::outcome::{GuardedRecord, OwnedEntry, OwnedFailure, OwnedOutcome, OwnedResult};
 
-/// What came for one operation.
+/// The reply to one operation.
 pub(crate) enum OperationAnswer {
     /// Its outcome.
     Outcome(OwnedOutcome),
-    /// It took effect, but what it read was changed by others during the copy.
+    /// It took effect, but a value that it read was changed by others during the copy.
     Torn,
 }
 
-/// What a reply says about the whole request.
+/// The part of a reply about the whole request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReplySummary {
     pub(crate) refused: Option<ErrorKind>,
@@ -35,7 +35,7 @@ pub(crate) trait ReplyReceiver {
     fn partition(&self, index: usize) -> Option<PartitionId>;
     /// Where the first value of this one goes; `None` for nowhere in particular.
     fn dest(&mut self, index: usize) -> Option<&mut [u8]>;
-    /// What came for this one.
+    /// The reply to this one.
     fn done(&mut self, index: usize, answer: OperationAnswer);
 }
 

@@ -1,7 +1,7 @@
-//! What a call does when its answer does not come, or is none: decisions alone. No clock, no link and no cluster map in here,
-//! so that the simulator makes the same ones.
+//! Retry decisions: the next step of a call when its answer does not come, or is none. No clock, no
+//! link and no cluster map in here, so that the simulator makes the same ones.
 //!
-//! Whoever carries out a call tells what happened and does what [`RetryStep`] says, until the answer is there:
+//! The caller tells what happened and carries out each [`RetryStep`], until the answer is there:
 //!
 //! ```text
 //!        ┌──────────────────────────── Send ◄─────────────────────────────┐
@@ -14,16 +14,17 @@
 //!                        happened(Event) ─────────────────────── Send ────┘
 //! ```
 //!
-//! A request that is sent again keeps its sequence numbers, and goes to the primary that the newest known map names. Before that
-//! the old one is given up: what comes for it later counts for nothing.
+//! A request that is sent again keeps its sequence numbers, and goes to the primary that the newest
+//! known map names. Before that the old one is given up: a later reply to it counts for nothing.
 //!
-//! Data in one place alone has nobody else to ask: a node that cannot be reached is an error at once, and one that
-//! is silent is asked again and waited for. With mirrors, somebody takes over: then a node that is gone is a pause.
+//! Data in one place alone is on no other node: a node that cannot be reached is an error at once,
+//! and one that is silent is asked again and waited for. With mirrors, another member takes over:
+//! then a node that is gone is a pause.
 //!
 //! A connection that ends is a lost message, and no answer: with or without mirrors the request goes out again, by a new connection, with
 //! pauses in between, until the deadline. Whether the node is gone shows when a connection cannot be made.
 //!
-//! All times are since one moment, whichever.
+//! All times are since one fixed time, whichever.
 
 use std::time::Duration;
 
@@ -61,7 +62,7 @@ impl Default for RetryTiming {
     }
 }
 
-/// What happened to a request.
+/// An event of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RetryEvent {
     /// Nothing, until [`RetryState::wait_until`].
@@ -76,7 +77,7 @@ pub enum RetryEvent {
     Unreachable,
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryStep {
     /// Go on waiting for the same request, until [`RetryState::wait_until`].
@@ -119,7 +120,7 @@ pub struct RetryState {
     silent_at: Duration,
     /// Nodes that answer without taking the request are taken at their word until then.
     doubt_at: Option<Duration>,
-    /// What the look under way is for.
+    /// The purpose of the look under way.
     reason: RetryEvent,
 }
 
@@ -435,8 +436,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens: no call goes on past its deadline, none ends before it while somebody may take over, time always passes, and
-        /// nothing is sent at once again and again.
+        /// In all cases: no call goes on past its deadline, none ends before it while another
+        /// member may take over, time always passes, and nothing is sent at once again and again.
         #[test]
         fn calls_end_by_their_deadline_and_not_before(
             events in prop::collection::vec((event(), any::<bool>(), 0u64..50), 1..200),

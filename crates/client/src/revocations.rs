@@ -1,4 +1,5 @@
-//! Long leases are called back: who holds some listens, on a thread of its own for each node.
+//! Recall of long delegations: a client that has some listens, on a thread of its own for each
+//! node.
 
 use std::time::Duration;
 
@@ -9,13 +10,13 @@ use samite_wire::control::{ControlReply, ControlRequest, RevokedRecord};
 use crate::Client;
 use crate::changes::{mask_of, mask_of_key};
 
-/// Listens for the leases on records that one node calls back. While somebody does, that node gives this client
-/// leases longer than a moment.
+/// Listens for the delegations on records that one node recalls. While a client does, that node
+/// grants it delegations longer than a short one.
 #[derive(Debug)]
 pub struct RecallListener {
     client: Client,
     link: NodeLink,
-    /// Number of the last answer, on which whoever listens has acted when it asks for the next.
+    /// Number of the last answer, on which the listener has acted when it asks for the next.
     done: u64,
 }
 
@@ -33,11 +34,12 @@ impl Client {
 }
 
 impl RecallListener {
-    /// Gives back the leases that the last call has named, and waits for the node to name others, for at most `timeout`; none came if the
-    /// list is empty. Before it returns, nothing that was read under these leases [holds](crate::Dataset::is_current) any more.
+    /// Gives back the delegations that the last call has named, and waits for the node to name
+    /// others, for at most `timeout`; none came if the list is empty. Before it returns, no record
+    /// that was read under these delegations is [current](crate::Dataset::is_current) any more.
     ///
     /// # Errors
-    /// `Unavailable`: the connection broke. Leases that are called back from now on run out.
+    /// `Unavailable`: the connection broke. Delegations that are recalled from now on run out.
     pub fn next(&mut self, timeout: Duration) -> Result<Vec<RevokedRecord>> {
         let request = ControlRequest::Revocations { done: self.done };
         match self.client.control(&self.link, &request, Deadline::after(timeout)) {

@@ -10,9 +10,9 @@
 //!     n0.log …       log of each node
 //! ```
 //!
-//! Whoever can write here can hand a user a false store, so nothing is used before it is known to be a
-//! real directory, owned by the user, closed to everyone else. The preload library reads these files
-//! inside other people's programs: all I/O is raw system calls, never libc.
+//! A user that can write here can hand another user a false store, so nothing is used before it is
+//! known to be a real directory, owned by the user, closed to everyone else. The preload library
+//! reads these files inside other people's programs: all I/O is raw system calls, never libc.
 
 mod setup;
 
@@ -114,7 +114,8 @@ impl RuntimeDir {
     /// Names of the clusters that have a directory here, sorted. None when there is no runtime directory.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] when the directory is not private to this user; otherwise what the system answered.
+    /// [`ErrorKind::Denied`] when the directory is not private to this user; otherwise the error of
+    /// the system.
     pub fn clusters(&self) -> Result<Vec<String>> {
         let dir = match open_private_dir(&self.path) {
             Ok(dir) => dir,
@@ -140,7 +141,8 @@ impl RuntimeDir {
     /// Makes the directory unless it is there, and checks that it is private.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] when it belongs to another user or is open to others; otherwise what the system answered.
+    /// [`ErrorKind::Denied`] when it belongs to another user or is open to others; otherwise the
+    /// error of the system.
     pub fn create(&self) -> Result<()> {
         create_private_dir(&self.path)
     }
@@ -231,7 +233,8 @@ impl ClusterDir {
     /// Makes the directory unless it is there, and checks that it is private.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] when it belongs to another user or is open to others; otherwise what the system answered.
+    /// [`ErrorKind::Denied`] when it belongs to another user or is open to others; otherwise the
+    /// error of the system.
     pub fn create(&self) -> Result<()> {
         create_private_dir(&self.path)
     }
@@ -250,7 +253,7 @@ impl ClusterDir {
     /// Writes a fresh cluster key (mode 0600).
     ///
     /// # Errors
-    /// What the system answered.
+    /// The error of the system.
     pub fn write_key(&self, key: &[u8; KEY_LEN]) -> Result<()> {
         write_file(&self.key_path(), key)
     }
@@ -258,7 +261,8 @@ impl ClusterDir {
     /// Reads the cluster key.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] when it is not 32 bytes; [`ErrorKind::Denied`] when others may read it; otherwise as [`ClusterDir::check`], or what the system answered.
+    /// [`ErrorKind::Corrupt`] when it is not 32 bytes; [`ErrorKind::Denied`] when others may read
+    /// it; otherwise as [`ClusterDir::check`], or the error of the system.
     pub fn read_key(&self) -> Result<[u8; KEY_LEN]> {
         self.check()?;
         let path = self.key_path();
@@ -271,18 +275,19 @@ impl ClusterDir {
         })
     }
 
-    /// Writes who signs the TLS certificates of the cluster's nodes.
+    /// Writes the authority that signs the TLS certificates of the cluster's nodes.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The error of the system.
     pub fn write_authorities(&self, pem: &[u8]) -> Result<()> {
         write_file(&self.authorities_path(), pem)
     }
 
-    /// Who signs the TLS certificates of the cluster's nodes; `None`: nobody, their key pairs come of the cluster key.
+    /// The authority that signs the TLS certificates of the cluster's nodes; `None`: there is none,
+    /// their key pairs come of the cluster key.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] when the file holds no certificates; otherwise what the system answered.
+    /// [`ErrorKind::Invalid`] when the file has no certificates; otherwise the error of the system.
     pub fn read_authorities(&self) -> Result<Option<TlsAuthorities>> {
         match read_file(&self.authorities_path(), AUTHORITIES_LEN_MAX) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -297,7 +302,7 @@ impl ClusterDir {
     /// Writes the cluster's description, atomically.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The error of the system.
     pub fn write_cluster_file(&self, file: &ClusterFile) -> Result<()> {
         let path = self.cluster_file_path();
         let bytes = serde_json::to_vec_pretty(file).map_err(|error| {
@@ -368,7 +373,7 @@ pub struct NodeEntry {
 }
 
 impl NodeEntry {
-    /// What [`NodeEntry::tcp`] says of a node with these addresses.
+    /// The value of [`NodeEntry::tcp`] for a node with these addresses.
     #[must_use]
     pub fn tcp_of(addresses: &[String]) -> Option<String> {
         let plain = addresses.iter().find_map(|address| address.strip_prefix("tcp://"));

@@ -8,7 +8,8 @@ use samite_types::{Deadline, Error, ErrorKind, Result, Seq};
 
 /// Most numbers between the oldest unanswered and the newest.
 ///
-/// Wider than what one partition remembers, so that one node that does not answer holds up nobody who works with others.
+/// Wider than the window of one partition, so that one node that does not answer holds up no caller
+/// that works with others.
 const SPAN_MAX: u64 = 1 << 16;
 
 /// How long a thread that finds no number free sleeps before it looks again.

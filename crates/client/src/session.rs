@@ -1,4 +1,4 @@
-//! What belongs to one process's use of a cluster: identity, sequence numbers, cluster map, links.
+//! State of one process's use of a cluster: identity, sequence numbers, cluster map, links.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -40,7 +40,7 @@ pub(crate) struct ClientSession {
     pub(crate) looks: MapRefresh,
 }
 
-/// When a newer map was last looked for, and by whom to begin the next time.
+/// When a newer map was last looked for, and with which node to begin the next time.
 #[derive(Debug, Default)]
 pub(crate) struct MapRefresh {
     ended_at_ns: AtomicU64,
@@ -145,7 +145,7 @@ impl ClientSession {
         self.adopt_map(ClusterMap::new(data)?, link)
     }
 
-    /// Takes over what `delta` makes of the map that is known; whether it fits that.
+    /// Applies `delta` to the map that is known; whether it fits that.
     pub(crate) fn adopt_change(&self, delta: &MapDelta, link: &Arc<NodeLink>) -> Result<bool> {
         let Some(view) = self.view() else { return Ok(false) };
         if delta.to <= view.map.epoch() {
@@ -194,8 +194,8 @@ impl ClientSession {
         Err(Error::new(ErrorKind::Unavailable, "the call began before the fork"))
     }
 
-    /// In a forked child, on the parent's session: closes what was inherited. Takes no lock that another thread may have
-    /// held at the fork.
+    /// In a forked child, on the parent's session: closes the inherited descriptors. Takes no lock
+    /// that another thread may have held at the fork.
     pub(crate) fn abandon(&self) {
         if let Ok(view) = self.view.try_read() {
             for peer in view.iter().flat_map(|view| view.peers()) {

@@ -1,4 +1,4 @@
-//! Counts of what a client has sent and received.
+//! Counts of messages that a client has sent and received.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ macro_rules! counters {
             $(pub(crate) $name: AtomicU64,)*
         }
 
-        /// Counters of one client at one moment. All are totals since the client was made.
+        /// Counters of one client at one time. All are totals since the client was made.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Stats {
             $($(#[$doc])* pub $name: u64,)*
@@ -25,7 +25,7 @@ macro_rules! counters {
         impl std::ops::Sub for Stats {
             type Output = Self;
 
-            /// What happened between two readings.
+            /// The increase between two readings.
             fn sub(self, earlier: Self) -> Self {
                 Self { $($name: self.$name - earlier.$name,)* }
             }
@@ -38,7 +38,8 @@ counters! {
     requests,
     /// Operations in them.
     operations,
-    /// Changes left with a node of this host instead of being asked for ([`Dataset::submit_change`](crate::Dataset::submit_change)).
+    /// Changes that were completed early, in a submission queue of a node of this host
+    /// ([`Dataset::submit_change`](crate::Dataset::submit_change)).
     posts,
     /// Control-plane requests sent.
     controls,

@@ -1,4 +1,5 @@
-//! Threads that finish what futures would block for: few, started when they are needed, gone when they are idle.
+//! Threads that finish work for which futures would block: few, started when they are needed, gone
+//! when they are idle.
 //!
 //! A node that dies may leave thousands of futures with something to do; together they do not get a thread each.
 

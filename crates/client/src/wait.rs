@@ -8,8 +8,8 @@ use crate::peer::NodePeer;
 use crate::reply::{ReplyReceiver, ReplySummary, read};
 use crate::retry::{RetryEvent, RetryState, RetryStep};
 
-/// Waits for the reply to a request. `Ok(None)`: it is given up, for another node serves what it asks for by now, or too long has passed;
-/// nothing counts that has come for it.
+/// Waits for the reply to a request. `Ok(None)`: it is given up, for another node serves its
+/// records by now, or too long has passed; nothing counts that has come for it.
 ///
 /// # Errors
 /// As [`NodeLink::wait`].

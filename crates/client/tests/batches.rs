@@ -1,4 +1,4 @@
-//! What a batch costs, counted in messages; and that the outcomes are those of its operations.
+//! The costs of a batch, counted in messages; and that the outcomes are those of its operations.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 

@@ -42,7 +42,7 @@ enum Mode {
     CutOff,
 }
 
-/// What all nodes share: the truth.
+/// The state that all nodes share: the truth.
 struct World {
     epoch: u64,
     primary: usize,
@@ -51,9 +51,9 @@ struct World {
     /// Numbers of mutations that took effect.
     applied: HashSet<u64>,
     changes: u64,
-    /// Whose the lock is, as each node knows.
+    /// The holder of the lock, as each node knows.
     locks: [Option<ClientId>; 2],
-    /// Who waits for it at each node, and the connection that asked.
+    /// The waiter for it at each node, and the connection that asked.
     waits: [Vec<(ClientId, ConnId, RequestId)>; 2],
 }
 
@@ -142,7 +142,7 @@ impl Player {
         })
     }
 
-    /// Gives the lock to the first who waits, when it is free.
+    /// Gives the lock to the first waiter, when it is free.
     fn wake(&self, out: &mut ReplySink) {
         let mut world = self.world.lock().unwrap();
         let node = self.node;
@@ -474,7 +474,7 @@ fn take() -> LockCall {
     }
 }
 
-/// A lock outlives the node that granted it; who waits for it goes on waiting at the next one.
+/// A lock outlives the node that granted it; a waiter for it goes on waiting at the next one.
 fn locks_last_when(stops: impl Fn(&mut Stage)) {
     let mut stage = Stage::new();
     let (client, other) = (stage.client(), stage.client());
@@ -495,7 +495,7 @@ fn locks_last_when(stops: impl Fn(&mut Stage)) {
         }
         stops(&mut stage);
         stage.fail_over(Duration::from_millis(300)).join().unwrap();
-        // Nobody else gets it from the next node.
+        // No other client gets it from the next node.
         assert!(matches!(LockSession::new(&other).ask(&request).unwrap(), LockAnswer::Held(_)));
         while stage.world.lock().unwrap().waits[1].is_empty() {
             std::thread::sleep(Duration::from_millis(1));

@@ -11,7 +11,8 @@ use samite_client::kv::KvView;
 
 /// Runs `child` in a forked child; whether it said that all is well.
 fn in_child(child: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child runs `child` only, which takes no lock of the parent's (that is what is tested), and leaves by _exit.
+    // SAFETY: the child runs `child` only, which takes no lock of the parent's (this is tested
+    // here), and leaves by _exit.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let is_well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
@@ -35,7 +36,7 @@ fn a_child_works_beside_its_parent() {
         kv.put(b"large", &large).unwrap();
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // Other threads hold locks and wait for replies at the moment of the fork.
+            // Other threads hold locks and wait for replies at the time of the fork.
             for thread in 0..2u8 {
                 let (kv, over, large) = (&kv, &over, &large);
                 scope.spawn(move || {

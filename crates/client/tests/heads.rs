@@ -65,7 +65,8 @@ fn what_was_made_or_looked_up_is_shown_until_it_changes() {
     assert_eq!(shown(&dataset, partition, b"k", NO_LEASE), None, "the node is gone");
 }
 
-/// One writer changes records for good and then says so; readers never see what was before that.
+/// One writer changes records for good and then says so; readers never see an earlier value after
+/// that.
 #[test]
 fn readers_never_see_the_past_and_never_a_mixture() {
     const KEYS: u64 = 64;
@@ -108,7 +109,7 @@ fn readers_never_see_the_past_and_never_a_mixture() {
                 look_up(&dataset, partition, &key(number));
             }
         }
-        // Under load the readers may not have had a turn yet.
+        // Under load the readers may not have run yet.
         while seen.load(Ordering::Relaxed) < 100 {
             std::thread::yield_now();
         }

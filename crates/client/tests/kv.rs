@@ -153,7 +153,7 @@ proptest! {
             prop_assert!(kv.delete(key).unwrap());
         }
         check_all(&kv, &Model::new());
-        // Whatever chunks there were are gone with their values.
+        // All chunks that there were are gone with their values.
         prop_assert_eq!(records(kv.dataset()), Vec::<Box<[u8]>>::new());
         kv.dataset().client().drop_dataset(&name).unwrap();
     }
@@ -339,7 +339,7 @@ fn a_full_target_says_so_and_stays_healthy() {
         assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
         assert_eq!(kv.get(b"large").unwrap(), None);
         assert_eq!(kv.get(b"kept").unwrap().unwrap().bytes, b"value");
-        // What the failed put had stored already is free again.
+        // The chunks that the failed put had stored already are free again.
         kv.put(b"large", &pattern(16 << 20, 1)).unwrap();
         assert!(kv.delete(b"large").unwrap());
     }

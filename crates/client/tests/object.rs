@@ -248,7 +248,7 @@ fn an_object_is_replaced_by_a_whole_one_in_one_step() {
     assert!(read(old.len()) == old);
     let count = records(objects.dataset()).len();
 
-    // One that is given up, and one beside which others come and go.
+    // A replacement that is given up, and one beside which others come and go.
     let dropped = objects.replace(b"o").unwrap();
     dropped.object().write_at(&new, 0).unwrap();
     drop(dropped);

@@ -1,4 +1,4 @@
-//! A node that does not answer, or does not want to: played by a service that does what the test tells it.
+//! A node that does not answer, or does not want to: played by a service that the test controls.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -25,7 +25,7 @@ use samite_wire::op::{
     Action, Operation, OperationFailure, OperationRequest, ReplyEncoder, ReplyHeader,
 };
 
-/// What the node does with the next requests.
+/// The node's treatment of the next requests.
 #[derive(Debug, Default)]
 struct Script {
     silent: AtomicBool,

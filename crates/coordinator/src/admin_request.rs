@@ -1,4 +1,4 @@
-//! What the one who runs a cluster wants of a node: that it joins, gives up what it holds, or is forgotten.
+//! Admin requests: an operator wants a node to join, to give up its records, or to be forgotten.
 
 use std::sync::Arc;
 
@@ -15,11 +15,13 @@ use crate::group::{has_next_term, lead};
 use crate::moves::used;
 
 impl Coordinator {
-    /// Follows a wish about a node. A wish that is fulfilled already changes nothing.
+    /// Follows an admin request for a node. A request that is fulfilled already changes nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`]: no such node. [`ErrorKind::Invalid`]: it cannot be; the words say why. [`ErrorKind::InUse`]: the node still
-    /// holds what no other has. [`ErrorKind::TooLarge`]: over [`NODES_MAX`]. [`ErrorKind::Unavailable`]: there is no map yet.
+    /// [`ErrorKind::NotFound`]: no such node. [`ErrorKind::Invalid`]: it cannot be; the words say
+    /// why. [`ErrorKind::InUse`]: the node still has records that no other has.
+    /// [`ErrorKind::TooLarge`]: over [`NODES_MAX`]. [`ErrorKind::Unavailable`]: there is no map
+    /// yet.
     pub fn admin_request(&mut self, node: NodeId, wish: AdminRequest) -> Result<Arc<ClusterMap>> {
         let map = self.ready_map()?.clone();
         match wish {

@@ -7,7 +7,8 @@
 use samite_types::{Error, ErrorKind, Result, utc};
 use samite_wire::control::{NodeInfo, TargetInfo};
 
-/// Years from 2020 to 2100, in seconds since 1970. What is no time in there was drawn before storages were times.
+/// Years from 2020 to 2100, in seconds since 1970. A number outside these was drawn before storages
+/// were times.
 const TIMES: std::ops::Range<u64> = 1_577_836_800..4_102_444_800;
 
 /// The storage of a target as of its last join; 0: none.
@@ -16,7 +17,7 @@ fn kept(target: &TargetInfo, known: &NodeInfo) -> u64 {
     found.map_or(0, |known| known.storage)
 }
 
-/// Whether a target that its node brings now has what it had when the node was `known`.
+/// Whether a target that its node brings now has the data that it had when the node was `known`.
 pub(crate) fn is_continued(target: &TargetInfo, before: u64, known: &NodeInfo) -> bool {
     let kept = kept(target, known);
     kept == target.storage || (before != 0 && kept == before)
@@ -118,12 +119,12 @@ mod tests {
 
     #[test]
     fn directories_of_before_and_new_ones_join() {
-        // What named the directory is the first.
+        // The first is the number that named the directory.
         let mut coordinator = joined(7);
         coordinator.join_again(info(2, MONDAY), 7, LATER).unwrap();
         let older = coordinator.join_again(info(3, TUESDAY), 7, LATER).unwrap_err();
         assert!(older.to_string().contains("before this was noted"), "{older}");
-        // A new directory is no older one; what was lost with the other is for others to see.
+        // A new directory is no older one; data that was lost with the other is for others to see.
         coordinator.join_again(info(3, TUESDAY), 0, LATER).unwrap();
         // None before.
         joined(0).join_again(info(2, TUESDAY), MONDAY, LATER).unwrap();

@@ -1,4 +1,5 @@
-//! From one map to the next: what follows from a change is drawn here, and becomes a map with the next epoch.
+//! From one map to the next: the consequences of a change are drawn here, and becomes a map with
+//! the next epoch.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,8 +16,9 @@ use crate::group::{consistency, settle};
 use crate::moves::{Goal, step};
 use crate::presence::NodePresence;
 
-/// Longest cluster map, together with the goals, in bytes as encoded, that a node or a dataset may lead to: it travels in one frame's body, and is one value
-/// in etcd. The rest is for members that come and go while partitions move, and for what is lost.
+/// Longest cluster map, together with the goals, in bytes as encoded, that a node or a dataset may
+/// lead to: it travels in one frame's body, and is one value in etcd. The rest is for members that
+/// come and go while partitions move, and for losses.
 const STATE_LEN_MAX: usize = BODY_LEN_MAX - (64 << 10) - LOSSES_LEN_MAX;
 
 /// Which node serves each target, and how it is to be seen now.
@@ -60,7 +62,8 @@ impl<'a> NodeStates<'a> {
         presence.is_some_and(|presence| presence.knows >= epoch)
     }
 
-    /// Whether the node of `target` serves nothing that it should not: it knows every group that it leads no more, or its lease is over.
+    /// Whether the node of `target` serves nothing that it should not: it knows every group that it
+    /// leads no more, or its lease is over.
     pub(crate) fn knows_its_place(&self, target: TargetId) -> bool {
         self.reach(target) == NodeReachability::Offline
             || self
@@ -71,8 +74,8 @@ impl<'a> NodeStates<'a> {
 }
 
 impl Coordinator {
-    /// Draws the consequences of what was changed in `data`, a copy of the map, and makes it the map if it is another one (or if `is_fence` asks
-    /// for a new epoch all the same).
+    /// Draws the consequences of the changes in `data`, a copy of the map, and makes it the map if
+    /// it is another one (or if `is_fence` asks for a new epoch all the same).
     pub(crate) fn conclude(
         &mut self,
         mut data: ClusterMapData,
@@ -98,7 +101,7 @@ impl Coordinator {
         self.publish(data)
     }
 
-    /// Whether there is room for this map, and for what moves add to it.
+    /// Whether there is room for this map, and for the additions of moves.
     pub(crate) fn check_len(data: &ClusterMapData, goals: &[Goal]) -> Result<()> {
         let len = control::encode(data).len() + control::encode(&goals).len();
         if len <= STATE_LEN_MAX {
@@ -110,7 +113,7 @@ impl Coordinator {
         ))
     }
 
-    /// Makes `data` the map, which says what is lost by it, too.
+    /// Makes `data` the map, which names its losses, too.
     pub(crate) fn publish(&mut self, data: ClusterMapData) -> Result<Arc<ClusterMap>> {
         let map = match &self.map {
             Some(before) => before.with_losses_of(data)?,
@@ -133,7 +136,8 @@ impl Coordinator {
             .iter()
             .flat_map(|info| info.targets.iter().map(|target| (target.target, info.node)))
             .collect();
-        // What a node that was started again had, it was told in another life.
+        // The former process of a node that was started again was told of earlier changes, this one
+        // was not.
         let renewed: BTreeSet<TargetId> = after
             .nodes
             .iter()

@@ -113,9 +113,10 @@ impl Coordinator {
 }
 
 impl Coordinator {
-    /// Somebody has taken note of these losses, as the map of epoch `by` has them: they are told no more. What is not lost, or
-    /// not any more, is passed over; what was lost (perhaps once more) after that map stays told. So does everything when this
-    /// instance took its place after that map: it does not know what was lost between the two.
+    /// An operator acknowledges these losses, as the map of epoch `by` has them: they are told no
+    /// more. A partition that is not lost, or not any more, is passed over; a loss (perhaps once
+    /// more) after that map stays told. So does everything when this instance took its place after
+    /// that map: it does not know of losses between the two.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`]: there is no map yet.
@@ -129,7 +130,7 @@ impl Coordinator {
         self.conclude(data, false)
     }
 
-    /// What was lost after the map of epoch `by`.
+    /// Losses after the map of epoch `by`.
     fn lost_after(&self, by: Epoch) -> Vec<LostRecords> {
         let datasets = self.map.iter().flat_map(|map| map.datasets());
         let lost = datasets.map(|dataset| {
@@ -142,7 +143,7 @@ impl Coordinator {
     }
 }
 
-/// Whether the nodes can keep what the dataset promises.
+/// Whether the nodes can keep the promises of the dataset.
 fn check_nodes(spec: &DatasetSpec, data: &ClusterMapData) -> Result<()> {
     let invalid = |cause: String| {
         Err(Error::new(ErrorKind::Invalid, format!("dataset {}: {cause}", spec.name)))

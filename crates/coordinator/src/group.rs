@@ -1,15 +1,17 @@
-//! What becomes of one mirror group when nodes come and go. Pure.
+//! Changes of one mirror group when nodes come and go. Pure.
 
 use samite_types::{TargetId, Term, Version};
 use samite_wire::control::{GroupMember, MemberConsistency, MirrorGroup, NodeReachability};
 
-/// Draws the consequences for `group` of who can be reached.
+/// Draws the consequences for `group` of which nodes can be reached.
 ///
-/// - While a good member is online, those that are not are taken to have missed something, and those that were started again did.
-///   If the primary is not good, or its lease has ended, the first good member that is online takes its place.
+/// - While a good member is online, members that are not are taken to have missed something, and
+///   those that were started again did. If the primary is not good, or its lease has ended, the
+///   first good member that is online takes its place.
 /// - While there are good members but none is online, everybody waits: one of them may know more than all others.
-/// - When all members that were good have been started again, what outlives that is equally complete on each. The first of them that is online is good
-///   from then on, and the others follow it.
+/// - When all members that were good have been started again, the data that outlives that is
+///   equally complete on each. The first of them that is online is good from then on, and the
+///   others follow it.
 ///
 /// Nothing else makes a member good here, and the last one never stops being it.
 ///
@@ -71,7 +73,7 @@ pub(crate) fn member_mut(group: &mut MirrorGroup, target: TargetId) -> Option<&m
     group.members.iter_mut().find(|member| member.target == target)
 }
 
-/// What the group's member on this target has.
+/// The consistency of the group's member on this target.
 pub(crate) fn consistency(group: &MirrorGroup, target: TargetId) -> Option<MemberConsistency> {
     group.members.iter().find(|member| member.target == target).map(|member| member.consistency)
 }

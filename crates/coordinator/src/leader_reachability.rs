@@ -1,4 +1,5 @@
-//! Whether the instance that leads reaches the nodes: what another instance hears of that.
+//! Leader-reachability detector: another instance hears from nodes whether the instance that leads
+//! reaches them.
 //!
 //! A leader that is cut off from the nodes, and not from the store, would lead for ever: it renews its key, and no node has a lease. It cannot tell
 //! whether the nodes are dead or it is alone. The other instances can: nodes send their heartbeats to all of them, and say whether a leader
@@ -22,17 +23,18 @@ const BACK_OFF: u32 = 4;
 /// At most.
 const BACK_OFF_MAX: u32 = 16;
 
-/// What one instance hears.
+/// The state of the detector of one instance.
 #[derive(Clone, Debug)]
 pub struct LeaderReachability {
     timing: ClusterTiming,
     own: NodeId,
     /// When each node was heard last, and whether a leader answers it.
     heard: BTreeMap<NodeId, (Duration, bool)>,
-    /// Who leads, as of the last look.
+    /// The leader, as of the last look.
     leader: Option<NodeId>,
-    /// Since when it is as it is with most nodes, under this leader, and whether they are without an answer. Whoever comes to lead may have to wait
-    /// before it begins, so that is not counted.
+    /// Since when most nodes have been as they are, under this leader, and whether they are without
+    /// an answer. An instance that comes to lead may have to wait before it begins, so that is not
+    /// counted.
     since: Option<(Duration, bool)>,
     looked: Duration,
     back_off: u32,
@@ -60,8 +62,10 @@ impl LeaderReachability {
         }
     }
 
-    /// Whether to take the place of `leader`, the instance that leads by what is known here; never if that is this one. `map` is the newest that this
-    /// instance has, if it has one; else the cluster has `expected` nodes. To be asked several times a second, also while this instance leads.
+    /// Whether to take the place of `leader`, the instance that leads as far as this one knows;
+    /// never if that is this one. `map` is the newest that this instance has, if it has one; else
+    /// the cluster has `expected` nodes. To be asked several times a second, also while this
+    /// instance leads.
     pub fn deposes(
         &mut self,
         leader: Option<NodeId>,
@@ -84,7 +88,7 @@ impl LeaderReachability {
             self.leader = leader;
             self.since = Some((now + self.timing.takeover, is_forlorn));
         }
-        // Who slept has old heartbeats to read.
+        // An instance that slept has old heartbeats to read.
         if slept || self.since.is_none_or(|(_, was)| was != is_forlorn) {
             self.since = Some((now, is_forlorn));
         }
@@ -155,7 +159,7 @@ mod tests {
             let took = Scene::new(nodes).passes(60, enough, 0).unwrap();
             assert!((2000..2200).contains(&took.as_millis()), "{took:?}");
         }
-        // Those that died are not without a leader.
+        // Nodes that died are not without a leader.
         assert_eq!(Scene::new(5).passes(60, 0, 1), None);
         assert_eq!(Scene::new(5).passes(60, 2, 0), None);
     }

@@ -1,12 +1,16 @@
-//! Keeper of the cluster map: who belongs to the cluster and lives, which target holds which partition, which datasets there are.
+//! The coordinator decides the cluster map: which nodes belong to the cluster and live, which
+//! target has which partition, which datasets there are.
 //!
-//! A [`Coordinator`] takes inputs and makes maps of them. It is pure: time comes in as `now`, counted from any fixed moment, and whoever embeds it
-//! carries maps to the others. Each change makes a new map with the next epoch; an input that changes nothing leaves the map as it is, so
-//! that everything can be repeated safely.
+//! A [`Coordinator`] takes inputs and makes maps of them. It is pure: time comes in as `now`,
+//! counted from any fixed time, and its driver carries maps to the others. Each change makes a new
+//! map with the next epoch; an input that changes nothing leaves the map as it is, so that
+//! everything can be repeated safely.
 //!
-//! The driver's part: after every input, look at [`Coordinator::revision`]. If it grew, save [`Coordinator::export`] before anybody
-//! hears of the change; what cannot be saved was not decided, and the coordinator is thrown away for one that [takes over](Coordinator::take_over)
-//! what was saved last. Where that is, and who decides when there are several instances, is the business of [`store`].
+//! The driver's part: after every input, look at [`Coordinator::revision`]. If it grew, save
+//! [`Coordinator::export`] before any process hears of the change; a change that cannot be saved
+//! was not decided, and the coordinator is thrown away for one that [takes
+//! over](Coordinator::take_over) the state that was saved last. The place of that state, and which
+//! of several instances decides, is the business of [`store`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -68,7 +72,8 @@ pub struct Coordinator {
     /// There is something to do at the next tick.
     has_work: bool,
     presences: BTreeMap<NodeId, NodePresence>,
-    /// Processes of nodes that others have taken the place of, the last ones of each: what they say may come late.
+    /// Processes of nodes that others have taken the place of, the last ones of each: their
+    /// messages may come late.
     former: BTreeMap<NodeId, VecDeque<u64>>,
     /// Epoch of the last change of each group; [`Self::since`] for those that are not here.
     changed: HashMap<(Redundancy, PartitionId), Epoch>,
@@ -154,13 +159,13 @@ impl Coordinator {
         self.map.as_ref()
     }
 
-    /// Grows with every change of what [`Self::export`] gives.
+    /// Grows with every change of the state that [`Self::export`] gives.
     #[must_use]
     pub const fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// The map, or words that say who is missing.
+    /// The map, or words that say which node is missing.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`]: not all nodes have joined yet.
@@ -180,7 +185,8 @@ impl Coordinator {
 
     /// A node joins, or says where it can be reached now. Once all are there, the map.
     ///
-    /// With another incarnation than before, the node was started again: what it had in memory is gone.
+    /// With another incarnation than before, the node was started again: the records that it had in
+    /// memory are gone.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`]: the node's description is unlawful, one of its targets belongs to another node, it brings

@@ -1,5 +1,6 @@
-//! Which target is to hold what, and how partitions get there: a group grows by the new member, the primary brings it up to date, it becomes the primary
-//! if it is to be that, and only then the old one goes.
+//! Goals of groups, and how partitions move to their targets: a group grows by the new member, the
+//! primary brings it up to date, it becomes the primary if it is to be that, and only then the old
+//! one goes.
 //!
 //! The *goal* of a table is where everything should be in the end ([`arrange`]). It changes when nodes come, drain or go, not when one is
 //! merely away. [`step`] takes each group one step towards it. Few partitions of a target move at a time, so that it keeps serving.
@@ -24,7 +25,7 @@ const MOVES_MAX: usize = 4;
 /// Groups of one node that get another primary at once, before the node knows it.
 const TURNS_MAX: usize = 4;
 
-/// What [`step`] did.
+/// The result of [`step`].
 pub(crate) struct StepResult {
     pub has_changed: bool,
     /// There is something to do when a node has said that it knows its place.
@@ -32,7 +33,7 @@ pub(crate) struct StepResult {
 }
 
 impl Coordinator {
-    /// Sets the goals of all tables anew, from those that were.
+    /// Sets the goals of all tables anew, from the earlier ones.
     pub(crate) fn plan(&mut self, data: &ClusterMapData) {
         let places = places(data, |node| is_away(data, node));
         let all: HashSet<TargetId> = data
@@ -72,7 +73,7 @@ impl Coordinator {
         })
     }
 
-    /// Wants another target than `bad` in a group; the one that has least to do, if there is any.
+    /// Wants another target than `bad` in a group; the one with the least load, if there is any.
     pub(crate) fn avoid(
         &mut self,
         data: &ClusterMapData,
@@ -111,7 +112,8 @@ impl Coordinator {
     }
 }
 
-/// What a group is planned from: its goal so far, or its members when nothing of that is left.
+/// The start for the planning of a group: its goal so far, or its members when nothing of that is
+/// left.
 fn base(
     before: Option<&Vec<TargetId>>,
     group: &MirrorGroup,
@@ -126,7 +128,8 @@ fn is_away(data: &ClusterMapData, node: usize) -> bool {
     data.states[node].reachability == NodeReachability::Offline
 }
 
-/// The targets that partitions may be on; those of nodes for which `is_away` holds get no more than they have.
+/// The targets that partitions may be on; those of nodes for which `is_away` is true get no more
+/// than they have.
 pub(crate) fn places(
     data: &ClusterMapData,
     is_away: impl Fn(usize) -> bool,
@@ -147,7 +150,7 @@ pub(crate) fn places(
     places
 }
 
-/// Redundancies of which there are datasets. All other tables hold nothing.
+/// Redundancies of which there are datasets. All other tables are empty.
 pub(crate) fn used(data: &ClusterMapData) -> HashSet<Redundancy> {
     data.datasets.iter().map(|dataset| dataset.spec.redundancy).collect()
 }
@@ -189,7 +192,8 @@ pub(crate) fn step(
     all
 }
 
-/// Gives a group without data the members of its goal. Those that are offline would miss what comes.
+/// Gives a group without data the members of its goal. Members that are offline would miss later
+/// changes.
 fn place_anew(group: &mut MirrorGroup, goal: &[TargetId], nodes: &NodeStates<'_>) -> bool {
     let is_there = |target: &TargetId| nodes.reach(*target) != NodeReachability::Offline;
     let is_any_there = goal.iter().any(is_there);
@@ -217,7 +221,7 @@ fn place_anew(group: &mut MirrorGroup, goal: &[TargetId], nodes: &NodeStates<'_>
     true
 }
 
-/// What is under way, so that not too much is begun at a time.
+/// Moves under way, so that not too many are begun at a time.
 struct MoveBudget<'a> {
     nodes: &'a NodeStates<'a>,
     incoming: HashMap<TargetId, usize>,
@@ -285,7 +289,7 @@ impl<'a> MoveBudget<'a> {
         let old = group.members.iter().position(|member| !goal.contains(&member.target));
         if let Some(old) = old {
             let member = group.members[old];
-            // A former primary that does not know it yet would answer readers from what it has.
+            // A former primary that does not know it yet would answer readers from its own records.
             if !self.nodes.knows_its_place(member.target) {
                 return nothing(true);
             }

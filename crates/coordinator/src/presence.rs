@@ -1,10 +1,12 @@
-//! Who lives: heartbeats, leases, and what their end means.
+//! Presence of nodes: heartbeats, leases, and the consequences of their end.
 //!
 //! The coordinator counts a lease from when it *received* the heartbeat, the node from when it sent it, and the coordinator waits a tenth longer for a
 //! clock that runs behind its own. So when a node is called offline, it has stopped serving.
 //!
-//! Where more than half of all nodes are silent, they may be dead, or this instance cut off from them. Then it takes nothing from any of them until
-//! nobody can be coming any more to take its place ([`Timing::doubt`](crate::ClusterTiming::doubt)): with what it took they could not go on without it.
+//! Where more than half of all nodes are silent, they may be dead, or this instance cut off from
+//! them. Then it takes nothing from any of them until no other instance can be coming any more to
+//! take its place ([`Timing::doubt`](crate::ClusterTiming::doubt)): without the roles that it took
+//! they could not go on alone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +17,7 @@ use samite_wire::membership::{Heartbeat, NodeLease, NodeStanding};
 
 use crate::Coordinator;
 
-/// What is known of a node beside the cluster map, by this instance alone.
+/// The state of a node beside the cluster map, known to this instance alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NodePresence {
     /// When the node was last heard; no lease was given to it after that.
@@ -43,7 +45,7 @@ impl NodePresence {
 }
 
 impl Coordinator {
-    /// A node lives. What it may do, and for how long.
+    /// A node lives. Its rights, and for how long.
     ///
     /// A lease may go out only while this instance leads; a driver that cannot be sure throws the answer away.
     pub fn heartbeat(&mut self, beat: &Heartbeat, now: Duration) -> NodeLease {
@@ -89,8 +91,9 @@ impl Coordinator {
         let _ = self.conclude(data, false);
     }
 
-    /// Time passes: nodes that are silent become late, then offline, with what follows from it. To be called at least every
-    /// [`Timing::heartbeat`](crate::ClusterTiming); more often makes failover faster.
+    /// Time passes: nodes that are silent become late, then offline, with the consequences of it.
+    /// To be called at least every [`Timing::heartbeat`](crate::ClusterTiming); more often makes
+    /// failover faster.
     pub fn tick(&mut self, now: Duration) {
         let slept = self.last_tick.map_or(Duration::ZERO, |last| now.saturating_sub(last));
         self.last_tick = Some(self.last_tick.map_or(now, |last| last.max(now)));
@@ -127,7 +130,7 @@ impl Coordinator {
         for (node, seen) in late {
             set_reachability(&mut data, node, seen);
         }
-        // The map does not grow by this, or what would let it grow waits.
+        // The map does not grow by this, or the change that would let it grow waits.
         let _ = self.conclude(data, false);
     }
 

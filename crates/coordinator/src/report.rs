@@ -1,4 +1,4 @@
-//! What primaries say about the members of their groups.
+//! Reports of primaries about the members of their groups.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::Coordinator;
 use crate::change::NodeStates;
 use crate::group::{consistency, member_mut};
 
-/// What one report amounts to.
+/// The effect of one report.
 enum ReportVerdict {
     /// The member has this now.
     Becomes(MemberConsistency),
-    /// Nothing new, but what was said of the member before counts for nothing any more.
+    /// Nothing new, but earlier reports of the member count for nothing any more.
     Fence,
     Nothing,
 }

@@ -86,7 +86,8 @@ fn decode(state: &[u8]) -> Result<SavedState<ClusterMapData>, String> {
 }
 
 impl Coordinator {
-    /// Everything that has to outlive this instance. It changes exactly when [`Self::revision`] does.
+    /// The state that has to outlive this instance. It changes exactly when [`Self::revision`]
+    /// does.
     #[must_use]
     pub fn export(&self) -> Vec<u8> {
         control::encode(&SavedState {
@@ -104,10 +105,11 @@ impl Coordinator {
         })
     }
 
-    /// Goes on from what another instance [exported](Self::export).
+    /// Goes on from the state that another instance [exported](Self::export).
     ///
-    /// Nobody else may decide any more: leases that were given before `now` may still run, and no later ones. So no node is called
-    /// offline before such a lease would be over, and none is relied on before it was heard.
+    /// No other instance may decide any more: leases that were given before `now` may still run,
+    /// and no later ones. So no node is called offline before such a lease would be over, and none
+    /// is relied on before it was heard.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`]: not such a state.
@@ -207,7 +209,7 @@ mod tests {
         let mut second =
             Coordinator::take_over(&old, ClusterTiming::DEFAULT, Duration::ZERO).unwrap();
         assert_eq!(second.map().unwrap().data(), &map);
-        // What is lost later outlives the next one.
+        // A later loss outlives the next one.
         second.join(info(2), Duration::from_secs(9)).unwrap();
         let state = second.export();
         let third = Coordinator::take_over(&state, ClusterTiming::DEFAULT, Duration::ZERO).unwrap();

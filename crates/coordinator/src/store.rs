@@ -1,8 +1,10 @@
-//! Where the state of a coordinator is kept, and which of its instances may decide.
+//! The state stores of a coordinator, and which of its instances may decide.
 //!
-//! In memory and in a file there is one instance, and it leads. In etcd there may be several: one of them holds the leader key, which it renews
-//! by compare-and-swap ([`election`]), and every state that it saves is written in a transaction that compares that key. So a leader that
-//! was taken over from, and does not know it yet, can save nothing; and what was not saved was not decided.
+//! In memory and in a file there is one instance, and it leads. In etcd there may be several: one
+//! of them holds the leader key, which it renews by compare-and-swap ([`election`]), and every
+//! state that it saves is written in a transaction that compares that key. So a leader that was
+//! taken over from, and does not know it yet, can save nothing; and a change that was not saved was
+//! not decided.
 
 pub mod election;
 mod etcd;
@@ -25,7 +27,7 @@ pub use local::{ETCD_PROGRAM, LocalMember};
 pub use replicated::{ReplicatedStore, VoterConfig, VoterMailbox, VoterTransport};
 pub use tls::EtcdTls;
 
-/// What an instance may do.
+/// The rights of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InstanceRole {
     /// Decide, until this point on the monotonic clock.
@@ -42,7 +44,8 @@ pub enum InstanceRole {
 
 /// Keeps one coordinator's state. Calls may take time, up to about a second.
 pub trait StateStore: Send {
-    /// Does what is due for the leadership, and says how things stand. To be called every few tens of milliseconds.
+    /// Does the work that is due for the leadership, and returns the state of it. To be called
+    /// every few tens of milliseconds.
     fn campaign(&mut self) -> InstanceRole;
 
     /// The state as last saved by whichever instance; `None` before the first.
@@ -51,17 +54,18 @@ pub trait StateStore: Send {
     /// It cannot be read now.
     fn load(&mut self) -> Result<Option<Vec<u8>>>;
 
-    /// Takes the place of what was loaded or saved before.
+    /// Takes the place of the state that was loaded or saved before.
     ///
     /// # Errors
-    /// It may or may not have been saved: the caller has to forget what it decided, and load anew.
+    /// It may or may not have been saved: the caller has to forget its decisions, and load anew.
     fn save(&mut self, state: &[u8]) -> Result<()>;
 
-    /// Takes the place of whoever leads, who reaches the store and not the nodes ([`crate::LeaderReachability`]). Tried once; what comes of it shows in
-    /// [`Self::campaign`].
+    /// Takes the place of the leader, which reaches the store and not the nodes
+    /// ([`crate::LeaderReachability`]). Tried once; the result shows in [`Self::campaign`].
     fn challenge(&mut self) {}
 
-    /// These nodes belong to the cluster: state that is kept in others, which are gone for good, gets another place.
+    /// These nodes belong to the cluster: state that is kept in others, which are gone for good,
+    /// gets another place.
     fn set_nodes(&mut self, _nodes: &[NodeId]) {}
 
     /// Lets another instance lead at once. For an orderly end.

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 /// Times of membership and mirroring.
 ///
-/// What must hold: a node's lease outlives several heartbeats; who decides stops (`leader_validity`) before another begins
-/// (`takeover`), with room for clocks that run differently.
+/// Conditions: a node's lease outlives several heartbeats; an instance that decides stops
+/// (`leader_validity`) before another begins (`takeover`), with room for clocks that run
+/// differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClusterTiming {
     /// A node sends a heartbeat this often.
@@ -31,7 +32,7 @@ pub struct ClusterTiming {
 }
 
 impl ClusterTiming {
-    /// What is used unless said otherwise: a dead node is replaced within 1.5 s.
+    /// The times that are used unless set otherwise: a dead node is replaced within 1.5 s.
     pub const DEFAULT: Self = Self {
         heartbeat: Duration::from_millis(200),
         late: Duration::from_millis(800),

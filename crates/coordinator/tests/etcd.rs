@@ -129,7 +129,7 @@ fn one_leads_saves_and_is_followed_by_another() {
     assert_eq!(first.save(b"lost").unwrap_err().kind(), ErrorKind::Conflict);
     until(&mut [&mut second, &mut first], |now| leads(&now[0]) && follows(&now[1], 2));
     assert_eq!(first.load().unwrap().unwrap(), b"four");
-    // Having read what there is does not make it the leader.
+    // Having read the state does not make it the leader.
     assert_eq!(first.save(b"lost").unwrap_err().kind(), ErrorKind::Conflict);
     second.resign();
     until(&mut [&mut first], |now| leads(&now[0]));
@@ -144,7 +144,7 @@ fn a_dead_member_of_three_changes_nothing_and_two_stop_all_changes() {
     until(&mut [&mut store], |now| leads(&now[0]));
     store.save(b"one").unwrap();
     for index in 0..2 {
-        // Whichever of them leads etcd: when both have been killed in turn, that one was.
+        // When both have been killed in turn, the member that leads etcd was among them.
         etcd.kill(index);
         until(&mut [&mut store], |now| leads(&now[0]));
         let saved = (0..200).any(|_| {

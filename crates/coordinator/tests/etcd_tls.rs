@@ -1,4 +1,5 @@
-//! A real etcd by https: whom it is trusted as, and whom it trusts. It is skipped where etcd or openssl is not installed.
+//! A real etcd by https: the identity by which it is trusted, and the clients that it trusts. It is
+//! skipped where etcd or openssl is not installed.
 
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
@@ -47,7 +48,8 @@ struct Etcd {
 }
 
 impl Etcd {
-    /// That shows `etcd.pem` in `dir`, and takes those that come with a certificate of `site`, or anybody.
+    /// An etcd that shows `etcd.pem` in `dir`, and takes clients that come with a certificate of
+    /// `site`, or any.
     fn start(dir: &Path, asks_for_certificates: bool) -> Self {
         let data = dir.join(format!("data-{asks_for_certificates}"));
         let member = LocalMember::plan(&data, 1).unwrap().remove(0);
@@ -126,7 +128,7 @@ fn etcd_is_reached_by_https_and_must_be_who_it_says() {
     let error = open.check(&open.tls("other", None)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert!(error.message().contains("is not trusted"), "{error}");
-    // One who does not speak TLS is told so.
+    // A client that does not speak TLS is told so.
     let plain = open.url.replace("https://", "http://");
     let refused = EtcdTls::new(b"no certificate".to_vec(), None).unwrap_err();
     assert!(refused.message().contains("PEM"), "{refused}");

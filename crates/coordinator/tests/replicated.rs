@@ -1,4 +1,5 @@
-//! Voters in several nodes, each with its thread and its file: who leads, what is kept, and what dies with whom.
+//! Voters in several nodes, each with its thread and its file: the election, the state that is
+//! kept, and the state that dies with a node.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ use samite_wire::membership::LeaderAddress;
 /// Longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Who is reached where; a node that is not in it is dead or cut off.
+/// Where each node is reached; a node that is not in it is dead or cut off.
 type Mailboxes = Arc<Mutex<BTreeMap<NodeId, VoterMailbox>>>;
 
 struct Mail {
@@ -97,7 +98,7 @@ impl World {
         self.mailboxes.lock().unwrap().remove(&node)
     }
 
-    /// The one that leads, once there is one; with all of them campaigning.
+    /// The instance that leads, once there is one; with all of them campaigning.
     fn leader(&mut self) -> NodeId {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
@@ -113,7 +114,8 @@ impl World {
         panic!("nobody leads: {:?}", self.stores);
     }
 
-    /// Loads what is kept, saves `state`, by whoever leads then; and what was kept.
+    /// Loads the kept state, saves `state`, by the instance that leads then; and returns the state
+    /// that was kept.
     fn save(&mut self, state: &[u8]) -> Option<Vec<u8>> {
         let until = Instant::now() + PATIENCE;
         loop {

@@ -1,4 +1,4 @@
-//! Who may do what: requests are checked against the owner and the mode of their dataset.
+//! Access checks: requests are checked against the owner and the mode of their dataset.
 
 use samite_transport::server::ConnectionPeer;
 use samite_types::{Error, ErrorKind, Result};
@@ -17,7 +17,8 @@ pub(crate) fn check(
     peer: &ConnectionPeer,
     request: &OperationRequest<'_>,
 ) -> std::result::Result<(), ErrorKind> {
-    // The owner with all rights is who asks nearly always; then no operation needs to be looked at.
+    // The caller is nearly always the owner with all rights; then no operation needs to be looked
+    // at.
     if peer.node.is_some() || access.allows(peer.uid, true) {
         return Ok(());
     }
@@ -25,12 +26,13 @@ pub(crate) fn check(
     if access.allows(peer.uid, changes) { Ok(()) } else { Err(ErrorKind::Denied) }
 }
 
-/// Whether `peer` may say what becomes of the node itself: its own user, and root.
+/// Whether `peer` may stop or change the node itself: its own user, and root.
 pub(crate) fn is_trusted(peer: &ConnectionPeer) -> bool {
     peer.uid == 0 || peer.uid == rustix::process::geteuid().as_raw()
 }
 
-/// Whether `peer` may say such a thing about membership: a node of itself, and whoever runs the cluster about all.
+/// Whether `peer` may say such a thing about membership: a node of itself, and the user that runs
+/// the cluster about all.
 pub(crate) fn membership_permitted(peer: &ConnectionPeer, request: &ControlRequest) -> Result<()> {
     let own = match request {
         ControlRequest::Join { info, .. } => info.node,
@@ -52,8 +54,8 @@ pub(crate) fn denied(peer: &ConnectionPeer, words: impl std::fmt::Display) -> Er
 }
 
 impl ShardService {
-    /// A change of datasets as it is to be made, if `peer` may ask for it: a new dataset belongs to who makes it. What a node passes on,
-    /// it has checked.
+    /// A change of datasets as it is to be made, if `peer` may ask for it: a new dataset belongs to
+    /// the user that makes it. A change that a node passes on has been checked by that node.
     pub(crate) fn permitted(
         &self,
         peer: &ConnectionPeer,
@@ -86,7 +88,8 @@ impl ShardService {
         Ok(request)
     }
 
-    /// The access of a dataset that `peer` owns; none is as good as one's own here: whoever looks for it says that it is missing.
+    /// The access of a dataset that `peer` owns; none is as good as one's own here: a caller that
+    /// looks for it says that it is missing.
     fn owned(&self, peer: &ConnectionPeer, name: &str, what: &str) -> Result<DatasetAccess> {
         let known = self.map.as_ref().and_then(|map| map.dataset(name));
         let access =

@@ -1,8 +1,10 @@
-//! What the reply to a request may take, settled before any operation runs.
+//! The reply budget: the bytes that the reply to a request may take, settled before any operation
+//! runs.
 //!
-//! A reply is bounded like every frame, and an operation that has taken effect must get its result out. So the results of
-//! mutations are counted in advance; what is left is for reads, and a read that no longer fits has had no effect: it is
-//! answered [`ErrorKind::Busy`], and the client asks again in another request.
+//! A reply is bounded like every frame, and an operation that has taken effect must get its result
+//! out. So the results of mutations are counted in advance; the rest is for reads, and a read that
+//! no longer fits has had no effect: it is answered [`ErrorKind::Busy`], and the client asks again
+//! in another request.
 
 use std::time::Duration;
 
@@ -36,7 +38,7 @@ pub(crate) struct ReplyBudget {
     pub read_payload: usize,
     /// The request names blocks.
     pub has_blocks: bool,
-    /// Longest term of the leases on records that the request asks for; zero: it asks for none.
+    /// Longest term of the delegations that the request asks for; zero: it asks for none.
     pub lease_term: Duration,
 }
 
@@ -44,7 +46,8 @@ impl ReplyBudget {
     /// The budget of `request`, whose frames may have `payload_max` bytes of payload.
     ///
     /// # Errors
-    /// [`ErrorKind::TooLarge`]: the results of its mutations could be more than a reply holds.
+    /// [`ErrorKind::TooLarge`]: the results of its mutations could be more than a reply has room
+    /// for.
     pub(crate) fn of(
         request: &OperationRequest<'_>,
         payload_max: usize,
@@ -92,7 +95,7 @@ impl ReplyBudget {
             return Err(ErrorKind::TooLarge);
         }
         let free = BODY_LEN_MAX - body;
-        // Values and listings in one request share what is left.
+        // Values and listings in one request share the rest.
         let extra_body = match (has_values, sharers) {
             (_, 0) => free,
             (true, _) => free / 2,

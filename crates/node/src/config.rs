@@ -1,4 +1,4 @@
-//! What a node is told at its start.
+//! The settings of a node at its start.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -18,7 +18,8 @@ pub struct NodeConfig {
     pub node: NodeId,
     /// Name of the cluster.
     pub cluster: String,
-    /// Name of the host; that of the kernel's boot when `None`. Whoever is on a host of another name reaches the node by tcp only.
+    /// Name of the host; that of the kernel's boot when `None`. A client on a host of another name
+    /// reaches the node by tcp only.
     pub host: Option<String>,
     /// Path of the unix socket, which serves `unix://` and `shm://`; made at start, removed at the end.
     pub socket: PathBuf,
@@ -32,7 +33,7 @@ pub struct NodeConfig {
     pub fault_log: Option<PathBuf>,
     /// Faults by which it goes from its start.
     pub faults: Option<FaultTable>,
-    /// Bytes that the target may hold.
+    /// Bytes of records that the target may keep.
     pub memory_bytes: u64,
     /// Shard threads; at least 1.
     pub shards: u16,
@@ -40,33 +41,33 @@ pub struct NodeConfig {
     pub coordinator: CoordinatorConfig,
     /// Times of membership, the same for all nodes.
     pub timing: ClusterTiming,
-    /// All that the node holds is looked at for damage once in this time; `None`: only when somebody asks.
+    /// All records of the node are checked for damage once in this time; `None`: only on request.
     pub scrub_interval: Option<Duration>,
-    /// Where durable datasets are kept; `None`: this node can hold none.
+    /// Directory of durable datasets; `None`: this node can have none.
     pub flash: Option<FlashConfig>,
 }
 
 /// TLS on tcp. The same at all nodes.
 #[derive(Clone, Debug, Default)]
 pub enum TlsConfig {
-    /// None: frames are checksummed, and can be read by whoever can read the network.
+    /// None: frames are checksummed, and everyone with access to the network can read them.
     #[default]
     Off,
     /// With key pairs that come of the cluster key.
     ClusterKey,
     /// With certificates of the site's own.
     Files {
-        /// What this node shows.
+        /// The certificate that this node shows.
         own: Arc<TlsFiles>,
-        /// Who signs those of the others.
+        /// The authority that signs those of the others.
         authorities: TlsAuthorities,
     },
 }
 
-/// All that a node holds is looked at once in this time, unless said otherwise.
+/// Interval at which all records of a node are checked, unless set otherwise.
 pub const SCRUB_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Where a node keeps what outlives it.
+/// The directory for data that outlives a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlashConfig {
     /// A directory of this node alone, made if it is not there.

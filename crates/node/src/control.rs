@@ -1,4 +1,5 @@
-//! Control requests, on the shard that received them. What may take time goes to the worker.
+//! Control requests, on the shard that received them. A request that may take time goes to the
+//! worker.
 
 use std::collections::HashMap;
 
@@ -86,7 +87,7 @@ impl ShardService {
             vote @ ControlRequest::Vote { .. } => {
                 membership_permitted(peer, &vote).and_then(|()| self.vote(vote))
             }
-            // Joins, heartbeats, reports, wishes, losses.
+            // Joins, heartbeats, reports, admin requests, losses.
             asked => membership_permitted(peer, &asked).and_then(|()| self.coordinate(to, asked)),
         };
         match reply {
@@ -124,8 +125,8 @@ impl ShardService {
         )
     }
 
-    /// What the coordinator decides: asked of the instance in this node if it leads. Who wants a change is not sent elsewhere, but served
-    /// from here.
+    /// Decisions of the coordinator: asked of the instance in this node if it leads. A client that
+    /// wants a change is not sent elsewhere, but served from here.
     fn coordinate(&mut self, to: ReplyTo, request: ControlRequest) -> Result<Option<ControlReply>> {
         if let ControlRequest::Heartbeat(beat) = &request {
             lock(&self.shared.membership.witness).heard(beat, SystemClock.monotonic());
@@ -134,7 +135,7 @@ impl ShardService {
             if let ControlRequest::Join { info, .. } = &request {
                 let process = format_args!("{:x}", info.incarnation);
                 tracing::info!(node = %info.node, process, addresses = ?info.addresses, "joins");
-                // It will watch on this connection: whoever changes the map from now on waits for it too.
+                // It will watch on this connection: each later change of the map waits for it too.
                 self.shared.follower_serves((self.id, to.conn), info.node, Epoch(0));
             }
             self.shared.membership.ask(request, AnswerRoute::Shard(to))?;
@@ -194,7 +195,7 @@ impl ShardService {
         Ok(None)
     }
 
-    /// Gives `map` to those that wait for it.
+    /// Gives `map` to the watches that wait for it.
     pub(crate) fn answer_watches(&mut self, map: &ClusterMap, out: &mut ReplySink) {
         let waiting: Vec<(ConnId, MapWatch)> =
             self.watches.extract_if(|_, watch| watch.known < map.epoch()).collect();

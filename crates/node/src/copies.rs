@@ -1,4 +1,4 @@
-//! What a node holds of a partition, in figures by which members are compared.
+//! Counts and digests of a node's copy of a partition, by which members are compared.
 
 use std::ops::ControlFlow;
 
@@ -13,7 +13,7 @@ use crate::shard::ShardService;
 use crate::shared::ReplyTo;
 
 impl ShardService {
-    /// Somebody asks what this node holds of a partition. `None`: the shard that has it answers.
+    /// A request for what this node has of a partition. `None`: the shard that has it answers.
     pub(crate) fn copy_asked(&mut self, to: ReplyTo, id: PlaceId) -> Option<ControlReply> {
         let shard = shard_of(id.1, self.shared.shards());
         if shard == self.id {

@@ -1,8 +1,9 @@
-//! Replies that wait until what they have seen is committed.
+//! Deferred replies: they wait until what they have seen is committed.
 //!
-//! A reply is made when its operations are applied, and kept, with the blocks that it refers to, until all in-sync members of each
-//! partition that it is about have applied what it has seen. When the node loses a partition before, nothing of it is told: the client
-//! is sent to the new primary.
+//! A reply is made when its operations are applied. It is deferred, with the blocks that it refers
+//! to, until all in-sync members of each partition that it is about have applied what it has seen.
+//! When the node loses a partition before, nothing of the reply is told: the client is sent to the
+//! new primary.
 
 use std::collections::HashMap;
 
@@ -13,15 +14,15 @@ use samite_wire::op::{BlockRef, List};
 use crate::inbox::ShardAnswer;
 use crate::reply::ReplyBuffers;
 
-/// Most replies that a shard holds, and most bytes of requests that they are about.
+/// Most deferred replies of a shard, and most bytes of requests that they are about.
 const HELD_MAX: usize = 16 << 10;
 const HELD_LEN_MAX: usize = 64 << 20;
 
-/// A reply that is held.
+/// A deferred reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DeferredId(u64);
 
-/// What is held.
+/// The reply itself.
 pub(crate) enum DeferredReply {
     /// To a client of this shard. `grants`: the blocks that it may use, also when it is told something else.
     Client { conn: ConnId, id: RequestId, buffers: ReplyBuffers, grants: List<BlockRef, 4> },
@@ -36,7 +37,7 @@ struct DeferredEntry {
     len: usize,
 }
 
-/// The replies that a shard holds.
+/// The deferred replies of a shard.
 #[derive(Default)]
 pub(crate) struct DeferredReplies {
     waiting: HashMap<DeferredId, DeferredEntry>,
@@ -45,17 +46,18 @@ pub(crate) struct DeferredReplies {
 }
 
 impl DeferredReplies {
-    /// Whether one more reply to a request of `len` bytes can be held.
+    /// Whether one more reply to a request of `len` bytes can be deferred.
     pub(crate) fn has_room(&self, len: usize) -> bool {
         self.waiting.len() < HELD_MAX && self.len + len <= HELD_LEN_MAX
     }
 
-    /// The id of the next reply, if there is one to hold.
+    /// The id of the next reply, if there is one to defer.
     pub(crate) const fn next_id(&self) -> DeferredId {
         DeferredId(self.next)
     }
 
-    /// Holds a reply, under [`DeferredReplies::next_id`], to a request of `len` bytes until `partitions` (at least one) have committed.
+    /// Defers a reply, under [`DeferredReplies::next_id`], to a request of `len` bytes until
+    /// `partitions` (at least one) have committed.
     pub(crate) fn defer(&mut self, reply: DeferredReply, partitions: usize, len: usize) {
         debug_assert!(partitions > 0);
         self.waiting.insert(self.next_id(), DeferredEntry { reply, partitions, len });

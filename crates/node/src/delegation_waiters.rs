@@ -1,8 +1,9 @@
-//! Requests that wait for leases on records to end.
+//! Requests that wait for delegations on records to end.
 //!
-//! A change of a record on which another client holds a lease is parked, whole and before anything of it is done, until the lease has
-//! run out or was given back. What is parked keeps its order: whatever comes later and would change the same records waits
-//! behind it. While something waits, no new lease is given on what it changes, so it waits for one term at most.
+//! A change of a record on which another client has a delegation waits, whole and before anything
+//! of it is done, until the delegation has run out or was given back. Waiting requests keep their
+//! order: a later request that would change the same records waits behind them. While something
+//! waits, no new delegation is granted on what it changes, so it waits for one term at most.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -24,11 +25,11 @@ use crate::shard::ShardService;
 const PARKED_MAX: usize = 1024;
 const PARKED_LEN_MAX: usize = 16 << 20;
 
-/// What waits.
+/// A waiting request.
 pub(crate) enum WaitingWork {
     /// A request of a connection of this shard.
     Request { conn: ConnId, peer: ConnectionPeer, id: RequestId, body: Vec<u8>, payload: Vec<u8> },
-    /// What another shard has passed on.
+    /// A task that another shard has passed on.
     Task(ShardTask),
 }
 
@@ -53,7 +54,7 @@ impl DelegationWaiters {
         self.waiting.is_empty()
     }
 
-    /// When the first of the leases ends that something waits for.
+    /// End of the first delegation that something waits for.
     pub(crate) fn next(&self) -> Option<Duration> {
         self.waiting.iter().map(|(_, until)| *until).min()
     }
@@ -79,7 +80,7 @@ pub(crate) enum DelegationTurn {
 }
 
 impl ShardService {
-    /// The time, if leases have anything to do with what is about to be done; else zero.
+    /// The time, if delegations have anything to do with the request at hand; else zero.
     pub(crate) fn time_for(&mut self, budget: &ReplyBudget) -> Duration {
         if budget.lease_term.is_zero() && self.parked.is_empty() && !self.partitions.has_leases() {
             return Duration::ZERO;
@@ -89,8 +90,9 @@ impl ShardService {
         now
     }
 
-    /// Whether the operations of `request` on this shard's partitions may be carried out at `now`. When they have to wait, nothing
-    /// that they change is leased from here on, and long leases on it are called back. `len`: its bytes, if they count.
+    /// Whether the operations of `request` on this shard's partitions may be carried out at `now`.
+    /// When they have to wait, no delegations are granted on what they change from here on, and
+    /// long ones are recalled. `len`: its bytes, if they count.
     pub(crate) fn may_run(
         &mut self,
         slot: DatasetIndex,
@@ -128,14 +130,15 @@ impl ShardService {
             until = until.max(stands);
             is_behind |= self.partitions.is_awaited(slot, operation);
         }
-        // What waits behind others only has no appointment of its own: it is looked at when they are.
+        // A request that waits behind others only has no timer of its own: it is looked at when
+        // they are.
         let Some(until) = until.or(is_behind.then_some(Duration::MAX)) else {
             return DelegationTurn::Now;
         };
         if len.is_some_and(|len| !self.parked.has_room(len)) {
             return DelegationTurn::Never;
         }
-        // Whoever posts counts on leases that nobody waits for.
+        // A client that completes operations early counts on delegations that nobody waits for.
         self.lock_all_records();
         for operation in mine() {
             self.partitions.wait_for(slot, operation);
@@ -154,7 +157,7 @@ impl ShardService {
         self.parked.push(work, until);
     }
 
-    /// Carries out what need not wait any more, in the order in which it came.
+    /// Carries out the requests that need not wait any more, in the order in which they came.
     pub(crate) fn retry_waiters(&mut self, out: &mut ReplySink) {
         if self.parked.is_empty() {
             return;

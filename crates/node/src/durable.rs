@@ -1,4 +1,5 @@
-//! Durable datasets of one shard: a log of what its partitions do, copies of them, and what both lead to after a restart.
+//! Durable datasets of one shard: a log of the operations of its partitions, copies of them, and
+//! the state to which both lead after a restart.
 //!
 //! ```text
 //!  Mirrored ── Effect::Append ── log ── thread: one write, one fdatasync for all that has come meanwhile
@@ -6,14 +7,17 @@
 //!      └── Mirrored::logged ◂────────────────┘ wakes the shard; held replies leave
 //! ```
 //!
-//! A node with a flash directory keeps one log for each shard, of the entries of all durable partitions that it is a member for
-//! ([`samite_wire::peer::PartitionLogEntry`]). The log is one more follower of each: what is not on flash is not committed, and nobody hears of it. When
-//! the log has grown to the size of what it tells of, each partition in it is copied to a *checkpoint* while it
-//! goes on serving (`checkpoint.rs`), and what is older is dropped from the log.
+//! A node with a flash directory keeps one log for each shard, of the entries of all durable
+//! partitions that it is a member for ([`samite_wire::peer::PartitionLogEntry`]). The log is one
+//! more follower of each: an entry that is not on flash is not committed, and no reply tells of it.
+//! When the log has grown to the size of the partitions that it tells of, each partition in it is
+//! copied to a *checkpoint* while it goes on serving (`checkpoint.rs`), and the older part of the
+//! log is dropped.
 //!
-//! At its start a node takes the newest checkpoint of each partition and replays what the log tells after it (`recovery.rs`). So records,
-//! versions, results that make operations happen once, lease epochs and holds are what they were. Leases on records are not kept:
-//! whoever had one has lost its connection, and asks anew.
+//! At its start a node takes the newest checkpoint of each partition and replays the log after it
+//! (`recovery.rs`). So records, versions, results that make operations happen once, name-space
+//! generations and open references are as they were. Delegations are not kept: each client that had
+//! one has lost its connection, and asks anew.
 
 mod checkpoint;
 mod drive;
@@ -67,10 +71,10 @@ impl NodeFlash {
         Ok(Self { config: config.clone(), storage, faults: Arc::clone(faults) })
     }
 
-    /// By what the node joins. `drawn`: for this process alone.
+    /// The incarnation with which the node joins. `drawn`: for this process alone.
     ///
     /// # Errors
-    /// Damage; those of the disk.
+    /// Damage; errors of the disk.
     pub(crate) fn joined(&self, drawn: u64) -> Result<DirectoryMarks> {
         DirDisk::new(&self.config.path, None)
             .and_then(|disk| DirectoryMarks::open(&disk, self.storage.id, drawn.max(1)))
@@ -81,7 +85,7 @@ impl NodeFlash {
         self.config.path.join(shard_name(shard))
     }
 
-    /// Why what is there of a shard cannot be read, and what to do about it.
+    /// Why the data of a shard there cannot be read, and what to do about it.
     pub(crate) fn explain(&self, shard: ShardId, error: Error) -> Error {
         self.with_way_out(error.context(self.shard_path(shard).display()))
     }
@@ -97,7 +101,7 @@ impl NodeFlash {
         Error::new(ErrorKind::Corrupt, format!("{error}; {way}"))
     }
 
-    /// The directory of a shard. What was in it and is missing is an error.
+    /// The directory of a shard. A file that was in it and is missing is an error.
     fn shard(&self, shard: ShardId) -> Result<Arc<dyn LogDisk>> {
         let path = self.shard_path(shard);
         let disk = DirDisk::new(&path, Some(Arc::clone(&self.faults)))?;
@@ -119,7 +123,7 @@ impl NodeFlash {
 /// Hands an open partition to somebody; does nothing when there is none.
 pub(crate) type Find<'f> = dyn FnMut(PlaceId, &mut dyn FnMut(&mut MirroredPartition)) + 'f;
 
-/// The log of one shard, and what goes with it.
+/// The log of one shard, and its companions.
 pub(crate) struct ShardLog {
     appender: LogAppender,
     tracks: LogTracks,
@@ -134,10 +138,11 @@ pub(crate) struct ShardLog {
 const NO_SPACE_ROUND: Duration = Duration::from_secs(10);
 
 impl ShardLog {
-    /// Reads what is there into partitions that `open` makes, and goes on from it. `waker`: of the shard.
+    /// Reads the data there into partitions that `open` makes, and goes on from it. `waker`: of the
+    /// shard.
     ///
     /// # Errors
-    /// Damage, and where; too little memory for what is there.
+    /// Damage, and where; too little memory for the data there.
     pub(crate) fn open(
         flash: &NodeFlash,
         shard: ShardId,
@@ -184,7 +189,7 @@ impl ShardLog {
         self.appender.submit();
     }
 
-    /// What is on flash of a partition is no use any more.
+    /// The data of a partition on flash is no use any more.
     pub(crate) fn discard(&mut self, id: PlaceId) {
         let frame = self.appender.add(|out| frame::encode_discarded(out, id));
         self.appender.submit();
@@ -192,7 +197,7 @@ impl ShardLog {
         self.tracks.discarded(id, frame);
     }
 
-    /// What is appended to a partition counts again once it is all in a checkpoint.
+    /// Bytes that are appended to a partition count again once they are all in a checkpoint.
     pub(crate) fn want_checkpoint(&mut self, id: PlaceId) {
         self.checkpoints.want(id);
     }

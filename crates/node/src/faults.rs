@@ -15,7 +15,7 @@ use crate::access::is_trusted;
 use crate::config::NodeConfig;
 use crate::shared::{NodeShared, lock};
 
-/// Longest log, in bytes; what happens after that is not told.
+/// Longest log, in bytes; later events are not told.
 const LOG_LEN_MAX: u64 = 64 << 20;
 
 /// A log that is made with its first line.

@@ -30,12 +30,12 @@ impl BlockGranter {
         Self { arena, granted }
     }
 
-    /// For a connection that holds nothing yet.
+    /// For a connection that has no blocks yet.
     pub(crate) fn nothing(&self) -> ConnectionGrants {
         ConnectionGrants { held: HashMap::new(), granted: Arc::clone(&self.granted) }
     }
 
-    /// Grants up to `count` more blocks to a connection that holds `to`, and says which.
+    /// Grants up to `count` more blocks to a connection that has `to`, and says which.
     pub(crate) fn grant(&self, to: &mut ConnectionGrants, count: usize) -> List<BlockRef, 4> {
         let max = (u64::from(self.arena.layout().block_count()) / GRANTED_SHARE).max(GRANTED_MIN);
         let left = max.saturating_sub(self.granted.load(Ordering::Relaxed));
@@ -86,7 +86,7 @@ impl ConnectionGrants {
         block
     }
 
-    /// Splits off those that `operation` names, for the shard that runs it.
+    /// Splits off the blocks that `operation` names, for the shard that runs it.
     pub(crate) fn split_off(&mut self, operation: &Operation<'_>, into: &mut Self) {
         for block in blocks_of(operation) {
             if let Some(granted) = self.held.remove(&block.offset) {
@@ -95,18 +95,18 @@ impl ConnectionGrants {
         }
     }
 
-    /// Takes back what another shard did not use.
+    /// Takes back the blocks that another shard did not use.
     pub(crate) fn merge(&mut self, unused: Self) {
         self.held.extend(unused.held);
     }
 
-    /// Of the blocks at `offsets` (each once), those still held.
+    /// Of the blocks at `offsets` (each once), those that are still granted.
     pub(crate) fn still_held(&self, offsets: &[u64]) -> List<BlockRef, 4> {
         let held = offsets.iter().filter_map(|offset| self.held.get(offset));
         held.map(|granted| whole(&granted.extent)).collect()
     }
 
-    /// Of `offsets`, how many are held.
+    /// Of `offsets`, how many are granted.
     pub(crate) fn count(&self, offsets: &[u64]) -> usize {
         offsets.iter().filter(|offset| self.held.contains_key(offset)).count()
     }

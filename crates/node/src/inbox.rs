@@ -23,7 +23,7 @@ const COST_MIN: usize = 64 << 10;
 
 /// A request of another shard's connection; the receiver applies the operations on its own partitions.
 pub(crate) struct ShardTask {
-    /// Who asks, and by which number it knows the request.
+    /// The shard that asks, and by which number it knows the request.
     pub from: ShardId,
     pub join: u64,
     pub client: ClientId,
@@ -36,7 +36,7 @@ pub(crate) struct ShardTask {
     pub cost: InboxCost,
 }
 
-/// What came of a [`ShardTask`].
+/// The result of a [`ShardTask`].
 pub(crate) struct ShardAnswer {
     pub join: u64,
     /// By position in the request.
@@ -48,12 +48,13 @@ pub(crate) struct ShardAnswer {
     pub refused: Option<ErrorKind>,
 }
 
-/// What lies in an inbox.
+/// The contents of an inbox.
 pub(crate) enum InboxMessage {
     Task(ShardTask),
     /// At most one for each task that this shard has sent, so their number is bounded by the tasks'.
     Answer(ShardAnswer),
-    /// At most one for each answer that has named the leases to give back, and of these one waits for a client.
+    /// At most one for each answer that has named the delegations to give back, and of these one
+    /// waits for a client.
     Returned(ReturnedDelegations),
     /// At most one for each job that the worker has accepted, and for each question that waits.
     Control(ReplyTo, ControlReply),
@@ -64,7 +65,7 @@ pub(crate) enum InboxMessage {
     /// The coordinator has answered, with the map of this epoch, a report that a member has missed something. At most one for each report, which wait in a
     /// bounded queue of their own and are made again only after a while.
     Reported(MemberReport, Epoch),
-    /// Somebody asks what this shard holds of a partition; takes room.
+    /// A request for what this shard has of a partition; takes room.
     Copy(ReplyTo, PlaceId, InboxCost),
     /// Answers to such, to be sent by a connection of this shard; they take room, too.
     Posted(PassedFrame),
@@ -98,7 +99,7 @@ impl ShardInbox {
     pub(crate) fn reserve(&self, len: usize) -> Option<InboxCost> {
         let bytes = len.max(COST_MIN);
         let cost = InboxCost { bytes, inbox: Arc::clone(&self.cost) };
-        // On failure the drop of `cost` takes back what was added.
+        // On failure the drop of `cost` takes back the addition.
         (self.cost.fetch_add(bytes, Ordering::Relaxed) + bytes <= COST_MAX).then_some(cost)
     }
 

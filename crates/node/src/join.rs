@@ -253,11 +253,11 @@ impl ShardService {
                 Some(InboxMessage::Posted(posted)) => Self::send_passed_frame(&posted, out),
             }
         }
-        // There may be more: come back after the connections have had their turn.
+        // There may be more: come back after the other connections were served.
         self.shared.inboxes[usize::from(self.id.get())].wake();
     }
 
-    /// Carries out the operations of a task, or parks it.
+    /// Carries out the operations of a task, or lets it wait for delegations.
     pub(crate) fn task(&mut self, task: ShardTask, out: &mut ReplySink) {
         self.apply_submissions();
         // The sender has decoded the same bytes, and made the same budget of them.

@@ -1,8 +1,9 @@
 //! A node: one target, its shard threads, and its part in the cluster.
 //!
-//! [`run`] serves until it is told to stop. Each shard thread has its own event loop and owns the partitions whose number modulo the
-//! shard count is its own: it receives, applies and answers without handing anything to another thread. What a request holds for
-//! partitions of another shard goes there over a bounded queue, and one reply carries the outcomes of all.
+//! [`run`] serves until it is told to stop. Each shard thread has its own event loop and owns the
+//! partitions whose number modulo the shard count is its own: it receives, applies and answers
+//! without handing anything to another thread. The operations of a request on partitions of another
+//! shard go there over a bounded queue, and one reply carries the outcomes of all.
 
 mod access;
 mod budget;

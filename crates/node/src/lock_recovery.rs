@@ -1,8 +1,10 @@
 //! Locks of partitions that this node has become the primary of, or a good member.
 //!
-//! A lock lives as long as its holder has a connection to a node that knows the lock. So before a new primary grants any, it asks the
-//! others for the locks that they know: the members of before, and the nodes beside the group that noted them. Those come into
-//! the table here, as do those that the primary tells a member that has become good; and as long as their holders have no connection to this node it asks, now and then, whether another node still has one.
+//! A lock lives as long as its holder has a connection to a node that knows the lock. So before a
+//! new primary grants any, it asks the others for the locks that they know: the members of before,
+//! and the nodes beside the group that noted them. These locks come into the table here, as do the
+//! locks that the primary tells a member that has become good; and as long as their holders have no
+//! connection to this node it asks, now and then, whether another node still has one.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError};
@@ -34,9 +36,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(10);
 /// A node that has not answered for so long, though it is not taken for dead, is not waited for any more.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often holders are asked after that are not connected here.
+/// How often the node asks after lock holders that are not connected here.
 const LOOK_AFTER: Duration = Duration::from_millis(500);
-/// How long a holder keeps its locks that nobody has a connection of, and nobody saw go: the nodes to which it was connected are gone, and it may sleep.
+/// How long a lock holder keeps its locks when no node has a connection of it, and none saw it go:
+/// the nodes to which it was connected are gone, and it may sleep.
 const GRACE: Duration = Duration::from_secs(60);
 /// Most locks that are let go of while others are asked, and heeded.
 const FORGOTTEN_MAX: usize = 1 << 16;
@@ -48,11 +51,11 @@ const LOOK: Duration = Duration::from_secs(1);
 struct RecoveringPartition {
     epoch: Epoch,
     since: Duration,
-    /// Who has not answered.
+    /// Nodes that have not answered.
     from: Vec<NodeId>,
 }
 
-/// A holder that is not connected here.
+/// A lock holder that is not connected here.
 #[derive(Debug, Default)]
 struct AbsentHolder {
     /// When it was known to live.
@@ -61,12 +64,13 @@ struct AbsentHolder {
     at: Vec<(NodeId, u64)>,
 }
 
-/// What is taken over from other nodes.
+/// Locks that are taken over from other nodes.
 #[derive(Debug, Default)]
 pub(crate) struct LockRecovery {
     expected: HashMap<(Redundancy, PartitionId), RecoveringPartition>,
     absent: HashMap<ClientId, AbsentHolder>,
-    /// What was forgotten here while others were asked: what they say about it may be older.
+    /// Locks that were forgotten here while others were asked: what they say about them may be
+    /// older.
     forgotten: HashSet<(LockFile, LockOwner)>,
 }
 
@@ -92,7 +96,7 @@ impl LockRecovery {
         self.expected.is_empty() && self.absent.is_empty()
     }
 
-    /// A node need not be asked any more for what is expected by this epoch.
+    /// A node need not be asked any more for locks that are expected by this epoch.
     fn answered(&mut self, node: NodeId, by: Epoch) {
         for expected in self.expected.values_mut().filter(|expected| expected.epoch <= by) {
             expected.from.retain(|other| *other != node);
@@ -119,7 +123,7 @@ impl LockRecovery {
         all
     }
 
-    /// What was asked about absent holders is answered. Those that are gone are returned.
+    /// The question about absent holders is answered. Those that are gone are returned.
     fn heard(
         &mut self,
         alive: &HolderLiveness,
@@ -146,17 +150,18 @@ impl LockRecovery {
     }
 }
 
-/// What other nodes say about holders.
+/// Reports of other nodes about holders.
 #[derive(Debug, Default)]
 struct HolderLiveness {
     /// Processes that have answered.
     answered: HashSet<(NodeId, u64)>,
-    /// Who is connected, and where.
+    /// The clients that are connected, and where.
     clients: HashMap<ClientId, Vec<(NodeId, u64)>>,
 }
 
 impl NodeLocks {
-    /// There is a new map: finds out of what this node `me` has become the primary, or a good member. Whose waits end because of it is returned.
+    /// There is a new map: finds out of which partitions this node `me` has become the primary, or
+    /// a good member. Clients whose waits end because of it are returned.
     pub(crate) fn see_map(
         &mut self,
         before: Option<&ClusterMap>,
@@ -204,7 +209,8 @@ impl NodeLocks {
         if fresh.is_empty() { Vec::new() } else { self.begin_anew(map, &fresh) }
     }
 
-    /// Forgets what others know better by now, of partitions that this node was a member of long ago.
+    /// Forgets locks that others know better by now, of partitions that this node was a member of
+    /// long ago.
     fn begin_anew(
         &mut self,
         map: &ClusterMap,
@@ -223,7 +229,7 @@ impl NodeLocks {
                 let is_old = redundancy == Redundancy(1) || absent.contains_key(&held.owner.client);
                 !(is_old && fresh.contains(&(redundancy, file.partition)))
             },
-            // Nobody waits any more.
+            // No client waits any more.
             &mut Vec::new(),
         );
         ended
@@ -254,7 +260,7 @@ impl NodeLocks {
             .collect();
         let has_more = locks.len() > KNOWN_LOCKS_MAX;
         if has_more {
-            // Only what is told of is sorted.
+            // Only the locks that are told of are sorted.
             locks.select_nth_unstable_by_key(KNOWN_LOCKS_MAX, KnownLock::place);
             locks.truncate(KNOWN_LOCKS_MAX);
         }
@@ -305,7 +311,7 @@ fn is_good(map: &ClusterMap, place: (Redundancy, PartitionId), node: NodeId) -> 
     })
 }
 
-/// Who may know locks of a partition that `me` has become the primary of.
+/// Nodes that may know locks of a partition that `me` has become the primary of.
 fn others_of(
     before: Option<&ClusterMap>,
     map: &ClusterMap,
@@ -402,7 +408,7 @@ struct RecoveryLinks<'a> {
 }
 
 impl RecoveryLinks<'_> {
-    /// Asks those that have not told yet what they know.
+    /// Asks the nodes that have not told yet for the locks that they know.
     fn gather(&mut self, map: &ClusterMap) {
         let nodes = lock(&self.shared.locks).heir.unasked(SystemClock.monotonic());
         for node in nodes {
@@ -413,7 +419,7 @@ impl RecoveryLinks<'_> {
         }
     }
 
-    /// Takes over what `node` knows; whether that was all.
+    /// Takes over the locks that `node` knows; whether these were all.
     fn tells(&mut self, map: &ClusterMap, node: NodeId) -> bool {
         let Some(info) = map.node(node) else { return true };
         let from = (node, info.incarnation);

@@ -1,10 +1,12 @@
 //! File locks as this node keeps them: one table for all shards, and the requests that wait.
 //!
-//! A lock lives as long as a connection of its client on which locks were asked for. The kernel counts who holds such a connection,
-//! forked children and successors over `exec` included, and closes it with the last of them, however that one ends. One that breaks (a reset,
-//! damaged bytes) shows nothing of the kind: its client has two seconds to come back. Within a host connections break on purpose only (faults), and
-//! one that ends in any other way has ended with its client. Of locks that this
-//! node has taken over with a partition, others may have those connections: see [`crate::lock_recovery`].
+//! A lock lives as long as a connection of its client on which locks were asked for. The kernel
+//! counts the processes that have such a connection, forked children and successors over `exec`
+//! included, and closes it with the last of them, in whichever way that one ends. A connection that
+//! breaks (a reset, damaged bytes) shows nothing of the kind: its client has two seconds to come
+//! back. Within a host connections break on purpose only (faults), and a connection that ends in
+//! any other way has ended with its client. Of locks that this node has taken over with a
+//! partition, others may have those connections: see [`crate::lock_recovery`].
 
 use std::collections::HashMap;
 
@@ -27,7 +29,7 @@ const OWNERS_MAX: usize = 1024;
 /// A connection, wherever it is served.
 type Place = (ShardId, ConnId);
 
-/// Somebody who waits.
+/// A client that waits for a lock.
 #[derive(Debug)]
 struct LockWaiter {
     to: ReplyTo,
@@ -42,13 +44,13 @@ pub(crate) struct NodeLocks {
     pub(crate) table: LockTable,
     parked: HashMap<WaitId, LockWaiter>,
     next: WaitId,
-    /// Whose connection it is, of those on which locks were asked for.
+    /// The client of each connection on which locks were asked for.
     clients: HashMap<Place, ClientId>,
     /// How many of them a client has.
     connections: HashMap<ClientId, usize>,
-    /// Clients whose last one broke lately, and how often: they may not know, and come back.
+    /// Clients whose last connection broke lately, and how often: they may not know, and come back.
     expected_back: HashMap<ClientId, u32>,
-    /// What is taken over from other nodes.
+    /// Locks that are taken over from other nodes.
     pub(crate) heir: LockRecovery,
 }
 
@@ -206,14 +208,14 @@ fn may_answer(shared: &NodeShared, map: Option<&ClusterMap>, request: &LockReque
         return Ok(());
     }
     let is_primary = map.node_of(redundancy, request.partition) == Some(shared.node);
-    // What was granted in a term that is over may have been granted to another since.
+    // A lock that was granted in a term that is over may have been granted to another client since.
     if request.term < group.term || request.is_note == is_primary && request.term == group.term {
         return stale();
     }
     if request.is_note {
         return Ok(());
     }
-    // All members that there are by this map are to note it, or to forget it.
+    // All members that this map names are to note it, or to forget it.
     let is_change = !matches!(request.call, LockCall::Test { .. });
     if is_change && redundancy.get() > 1 && request.epoch < map.epoch() {
         return stale();
@@ -228,7 +230,8 @@ fn may_answer(shared: &NodeShared, map: Option<&ClusterMap>, request: &LockReque
     Ok(())
 }
 
-/// What to tell somebody who waited: who was granted a lock that this node has no say about any more has to ask again.
+/// The answer to a client that waited: a client whose lock this node has no say about any more has
+/// to ask again.
 pub(crate) fn answer_to_wait(
     shared: &NodeShared,
     map: Option<&ClusterMap>,
@@ -280,7 +283,7 @@ impl ShardService {
         may_answer(&self.shared, self.map.as_deref(), request)
     }
 
-    /// Whoever waits for locks that another node grants now is sent there.
+    /// A client that waits for locks that another node grants now is sent there.
     pub(crate) fn send_lock_waits_on(&self, out: &mut ReplySink) {
         let is_elsewhere = |request: &LockRequest| {
             self.may_answer(request).is_err_and(|error| error.kind() == ErrorKind::StaleMap)
@@ -321,7 +324,7 @@ impl ShardService {
         }
     }
 
-    /// Ends the locks of those whose connections broke, and who have not come back.
+    /// Ends the locks of clients whose connections broke, and that have not come back.
     pub(crate) fn see_off_lockers(&mut self, out: &mut ReplySink) {
         let now = SystemClock.monotonic();
         while let Some(client) = self.lock_departures.take(now) {
@@ -330,7 +333,7 @@ impl ShardService {
         }
     }
 
-    /// Tells those who waited, here or at other shards.
+    /// Tells the clients that waited, here or at other shards.
     pub(crate) fn answer_lock_waits(&self, answers: Answers, mut out: Option<&mut ReplySink>) {
         for (to, request, answer) in answers {
             let reply = answer_to_wait(&self.shared, self.map.as_deref(), &request, answer);

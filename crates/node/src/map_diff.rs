@@ -1,4 +1,4 @@
-//! What a cluster map says that the one before it did not, in a few words for the log.
+//! The difference of a cluster map from the one before it, in a few words for the log.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,21 +10,23 @@ use samite_wire::control::{MemberConsistency, MirrorGroup};
 /// Most ranges of partitions, nodes and datasets that are named each time.
 const NAMED_MAX: usize = 24;
 
-/// What happened to whom, and with which partitions.
+/// The events, and the members and partitions that each is about.
 type Words = BTreeMap<(Redundancy, TargetId, MemberChange), Vec<u32>>;
 
-/// The difference of two maps: nodes that came, went or were started again, and of the groups who leads which, who is good now, and who is not.
+/// The difference of two maps: nodes that came, went or were started again, and of the groups which
+/// member leads, which are good now, and which are not.
 pub(crate) struct MapDiff<'a> {
     before: &'a ClusterMap,
     after: &'a ClusterMap,
-    /// What became of members of groups.
+    /// Changes of members of groups.
     words: Words,
 }
 
-/// What happened to a member of a group.
+/// A change of a member of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum MemberChange {
-    /// It leads, and all that had what their nodes' memory held have been started again.
+    /// It leads, and all members that had the records in their nodes' memory have been started
+    /// again.
     BeginsAnew,
     Leads,
     IsGood,
@@ -97,7 +99,7 @@ impl<'a> MapDiff<'a> {
         news
     }
 
-    /// Says what is lost: partitions of datasets in memory that nobody has any more.
+    /// Says what is lost: partitions of datasets in memory of which no node has anything any more.
     pub(crate) fn loss(&self) -> Option<String> {
         let losses = self.before.losses(self.after);
         let words = |loss: &PartitionLoss| {
@@ -111,7 +113,7 @@ impl<'a> MapDiff<'a> {
         })
     }
 
-    /// What became of nodes.
+    /// Changes of nodes.
     fn nodes(&self) -> impl Iterator<Item = String> {
         let gone = self.before.nodes().iter().filter(|info| self.after.node(info.node).is_none());
         let gone = gone.map(|info| format!("{} is gone", info.node));
@@ -232,7 +234,7 @@ mod tests {
         assert!(said.contains("mirror 2: t1 needs resync 0-3; "), "{said}");
         assert!(said.contains("mirror 2: t0 leads ") && !said.contains("anew"), "{said}");
         assert_eq!(news.loss(), None);
-        // The one that has everything is started again, too.
+        // The node that has everything is started again, too.
         let after = coordinator.join(info(0, 2), second * 4).unwrap().unwrap();
         let news = MapDiff::new(&dead, &after);
         let lost = news.loss().unwrap();

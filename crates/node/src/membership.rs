@@ -1,4 +1,5 @@
-//! The node's part in the cluster's membership: its lease, who leads, what its primaries report, and the coordinator instance if it has one.
+//! The node's part in the cluster's membership: its lease, the leader that it knows, the reports of
+//! its primaries, and the coordinator instance if it has one.
 //!
 //! ```text
 //!  beat     one thread for each coordinator instance elsewhere: "I live"; the leader's answer extends the lease
@@ -45,13 +46,13 @@ pub(crate) enum CoordinatorAsk {
 /// Where its answer goes.
 #[derive(Clone, Debug)]
 pub(crate) enum AnswerRoute {
-    /// To whoever asked this node.
+    /// To the client or node that asked this node.
     Shard(ReplyTo),
     /// To a thread of this node. Its queue has room for the one answer.
     Thread(SyncSender<ControlReply>),
 }
 
-/// Who leads, as this node knows.
+/// The leader, as this node knows.
 #[derive(Debug, Default)]
 struct KnownLeader {
     leader: Option<LeaderAddress>,
@@ -61,7 +62,7 @@ struct KnownLeader {
     beaten: HashSet<NodeId>,
 }
 
-/// What the threads of a node share about membership.
+/// The state of membership that the threads of a node share.
 #[derive(Debug)]
 pub(crate) struct NodeMembership {
     lease_until_ns: AtomicU64,
@@ -73,7 +74,7 @@ pub(crate) struct NodeMembership {
     missing: Mutex<Option<String>>,
     known: Mutex<KnownLeader>,
     known_changed: Condvar,
-    /// What heartbeats say of whoever leads.
+    /// Reports of heartbeats about the leader.
     pub witness: Mutex<LeaderReachability>,
     pub reports: WaitingReports,
     /// Of this node's voter, if it may have one.
@@ -142,19 +143,19 @@ impl NodeMembership {
         })
     }
 
-    /// Ends the coordinator instance, which may be busy for a moment.
+    /// Ends the coordinator instance, which may be busy for a short time.
     pub(crate) fn end_keeper(&self) {
         if let Some(keeper) = &self.keeper {
             let _ = keeper.send(CoordinatorAsk::End);
         }
     }
 
-    /// Who leads, as far as this node knows.
+    /// The leader, as far as this node knows.
     pub(crate) fn leader(&self) -> Option<LeaderAddress> {
         lock(&self.known).leader.clone()
     }
 
-    /// Another instance says who leads.
+    /// Another instance says which one leads.
     fn heard_of(&self, leader: LeaderAddress) {
         let mut known = lock(&self.known);
         if known.leader.as_ref() != Some(&leader) {

@@ -1,4 +1,5 @@
-//! The shard as the driver of its mirrored partitions: carries out what they ask for, at the end of each turn.
+//! The shard as the driver of its mirrored partitions: carries out their effects at the end of each
+//! request batch.
 //!
 //! ```text
 //!  request, message, map, appointment ── Mirrored ── effects ─┬─ messages ── outbox ── one frame for each node
@@ -25,7 +26,7 @@ use crate::peer_output::PeerDestination;
 use crate::shard::ShardService;
 
 impl ShardService {
-    /// The moment by which operations on mirrored partitions are judged.
+    /// The time by which operations on mirrored partitions are judged.
     pub(crate) fn apply_time(&self) -> ApplyTime {
         ApplyTime {
             now: SystemClock.monotonic(),
@@ -83,7 +84,7 @@ impl ShardService {
         Ok(())
     }
 
-    /// Holds a reply until what it has seen is committed.
+    /// Defers a reply until what it has seen is committed.
     pub(crate) fn defer_reply(&mut self, seen: Seen, reply: DeferredReply, len: usize) {
         let id = self.held.next_id();
         let mut partitions = 0;
@@ -146,7 +147,7 @@ impl ShardService {
         is_mine && self.partitions.open(slot, partition, (&map, now)).is_ok()
     }
 
-    /// Carries out what partitions ask for, and sends what was written.
+    /// Carries out the effects of partitions, and sends the messages that were written.
     pub(crate) fn settle(&mut self, out: &mut ReplySink) {
         if self.partitions.is_idle() && self.outbox.is_empty() {
             return;
@@ -161,7 +162,8 @@ impl ShardService {
         self.send_peer_messages(out);
     }
 
-    /// Looks after clients that hold records of partitions on which this node decides from now on, each once.
+    /// Looks after clients with open references in partitions on which this node decides from now
+    /// on, each once.
     fn inherit(&mut self, mut holders: Vec<ClientId>) {
         if holders.is_empty() {
             return;
@@ -172,7 +174,8 @@ impl ShardService {
         holders.into_iter().for_each(|client| self.inherited.inherit(client, now));
     }
 
-    /// Carries out what one partition asks for. `holders`: whoever holds records of it, when this node begins to decide there.
+    /// Carries out the effects of one partition. `holders`: the clients with open references in it,
+    /// when this node begins to decide there.
     fn carry_out(&mut self, id: PlaceId, out: &mut ReplySink, holders: &mut Vec<ClientId>) {
         while let Some(place) = self.partitions.place(id) {
             let is_primary = place.member.is_primary();
@@ -213,8 +216,8 @@ impl ShardService {
         }
     }
 
-    /// How to reach a target. What a primary says goes by the own connection, so that it stays in order; answers go back where
-    /// the message came from.
+    /// How to reach a target. Messages of a primary go by the own connection, so that it stays in
+    /// order; answers go back where the message came from.
     fn where_to(&self, target: TargetId, is_primary: bool) -> Option<PeerDestination> {
         let back = self.backs.iter().rfind(|(from, _)| !is_primary && *from == target);
         match back {
@@ -250,7 +253,8 @@ impl ShardService {
         }
     }
 
-    /// The partition was lost before it has committed what the reply has seen: nobody here knows whether that lives.
+    /// The partition was lost before it has committed what the reply has seen: this node does not
+    /// know whether that lives.
     pub(crate) fn withdraw(&mut self, held: DeferredId, out: &mut ReplySink) {
         let kind = ErrorKind::StaleMap;
         match self.held.withdrawn(held) {
@@ -315,7 +319,7 @@ impl ShardService {
         }
     }
 
-    /// The time of appointments has come.
+    /// Looks at the partitions whose timers have expired.
     pub(crate) fn keep_appointments(&mut self, out: &mut ReplySink) {
         let now = SystemClock.monotonic();
         while let Some(id) = self.partitions.take_timer(now) {

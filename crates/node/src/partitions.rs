@@ -30,7 +30,7 @@ use delegation_holders::{DelegationHolders, LeaseTerm};
 pub(crate) struct OpenPartitions {
     memory: MemoryBackend,
     null: NullBackend,
-    /// The target that holds them.
+    /// The target of the partitions.
     me: TargetId,
     times: MirrorTimes,
     /// Ordered by id.
@@ -40,11 +40,11 @@ pub(crate) struct OpenPartitions {
     records: u64,
     abandoned: u64,
     borrowers: DelegationHolders,
-    /// Those that may have something for the shard to do, each once.
+    /// Ready list: the partitions that may have effects for the shard to carry out, each once.
     stirred: Vec<PlaceId>,
-    /// When those with an appointment are to be looked at.
+    /// The times at which partitions with a timer are to be looked at.
     alarms: BTreeSet<(Duration, PlaceId)>,
-    /// What a restart has left, until it is opened; `None`: there is no log.
+    /// Partitions that a restart has left, until they are opened; `None`: there is no log.
     recovered: Option<Recovered>,
 }
 
@@ -53,7 +53,7 @@ struct OpenDataset {
     backend: BackendKind,
     redundancy: Redundancy,
     access: DatasetAccess,
-    /// Some partition of it that this node holds has other members, or a log.
+    /// Some partition of it on this node has other members, or a log.
     is_grouped: bool,
     /// Its partitions have a log.
     is_logged: bool,
@@ -67,9 +67,9 @@ pub(crate) struct OpenReplica {
     pub(crate) member: MirroredPartition,
     /// Replies that wait for it, oldest first.
     pub(crate) held: VecDeque<(CommitPosition, DeferredId)>,
-    /// It is among those that were stirred.
+    /// It is on the ready list.
     is_stirred: bool,
-    /// Its appointment.
+    /// Its timer.
     alarm: Option<Duration>,
 }
 
@@ -108,12 +108,12 @@ impl OpenPartitions {
         Ok(MirroredPartition::new(opened, dataset, partition, self.me).with_times(self.times))
     }
 
-    /// Takes over what a restart has left. From here on partitions may have a log.
+    /// Takes over the partitions that a restart has left. From here on partitions may have a log.
     pub(crate) fn recover(&mut self, recovered: Recovered) {
         self.recovered = Some(recovered);
     }
 
-    /// Opens what a restart has left of the datasets in `map`.
+    /// Opens the partitions that a restart has left of the datasets in `map`.
     pub(crate) fn open_recovered(&mut self, map: &ClusterMap, now: Duration) {
         let places = self.recovered.iter().flat_map(|left| left.keys().copied());
         for (dataset, partition) in places.collect::<Vec<_>>() {
@@ -129,17 +129,17 @@ impl OpenPartitions {
         }
     }
 
-    /// Records held, all partitions together.
+    /// Records, all partitions together.
     pub(crate) const fn records(&self) -> u64 {
         self.records
     }
 
-    /// Those without a name that nobody holds any more.
+    /// Records without a name to which there is no open reference any more.
     pub(crate) const fn leaked_orphans(&self) -> u64 {
         self.abandoned
     }
 
-    /// Ends the holds of a client that is gone.
+    /// Ends the open references of a client that is gone.
     pub(crate) fn drop_client(&mut self, client: ClientId, now: Duration) {
         let mut abandoned = 0;
         for open in &mut self.datasets {
@@ -184,12 +184,12 @@ impl OpenPartitions {
         Some(DatasetIndex(index))
     }
 
-    /// Who may use an open dataset.
+    /// Access rights of an open dataset.
     pub(crate) fn access(&self, slot: DatasetIndex) -> DatasetAccess {
         self.datasets[slot.0].access
     }
 
-    /// Targets that hold each record of an open dataset.
+    /// Targets that have each record of an open dataset.
     pub(crate) fn redundancy(&self, slot: DatasetIndex) -> Redundancy {
         self.datasets[slot.0].redundancy
     }
@@ -312,7 +312,7 @@ impl OpenPartitions {
         self.datasets[index].places.get_mut(partition.get() as usize)?.as_deref_mut()
     }
 
-    /// An open partition, which may have something for the shard to do after what is done to it now.
+    /// An open partition, which may have effects for the shard to carry out after this call.
     pub(crate) fn mark_ready(&mut self, id: PlaceId) -> Option<&mut OpenReplica> {
         let index = self.datasets.binary_search_by_key(&id.0, |open| open.id).ok()?;
         let places = &mut self.datasets[index].places;
@@ -335,7 +335,8 @@ impl OpenPartitions {
         Some(id)
     }
 
-    /// Notes when a partition is to be looked at again. An appointment that is earlier than need be does no harm.
+    /// Notes when a partition is to be looked at again. A timer that is earlier than need be does
+    /// no damage.
     pub(crate) fn set_timer(&mut self, id: PlaceId) {
         let Some(place) = self.place(id) else { return };
         let Some(next) = place.member.next_tick() else { return };
@@ -350,12 +351,12 @@ impl OpenPartitions {
         self.alarms.insert((next, id));
     }
 
-    /// When the next appointment is.
+    /// When the next timer expires.
     pub(crate) fn next_timer(&self) -> Option<Duration> {
         self.alarms.first().map(|(at, _)| *at)
     }
 
-    /// Takes an appointment whose time has come.
+    /// Takes a timer whose time has come.
     pub(crate) fn take_timer(&mut self, now: Duration) -> Option<PlaceId> {
         let (at, id) = *self.alarms.first()?;
         if at > now {
@@ -391,7 +392,7 @@ impl OpenPartitions {
         }
     }
 
-    /// How many records and abandoned ones a partition has more, or less, than `before`.
+    /// How many records and leaked orphans a partition has more, or less, than `before`.
     pub(crate) fn recount(&mut self, id: PlaceId, before: (u64, u64)) {
         let Some(place) = self.place(id) else { return };
         let partition = place.member.partition();
@@ -400,7 +401,7 @@ impl OpenPartitions {
         self.abandoned = self.abandoned + abandoned - before.1;
     }
 
-    /// Whether any partition keeps leases on records.
+    /// Whether any partition has delegations on records.
     pub(crate) const fn has_leases(&self) -> bool {
         self.borrowers.are_there()
     }
@@ -410,7 +411,8 @@ impl OpenPartitions {
         self.borrowers.at(now);
     }
 
-    /// Whom leases on records allow to change some without being asked first.
+    /// The sole delegation holder: the client that may change some records without being asked
+    /// first.
     pub(crate) const fn free_to_change(&self) -> HolderSet {
         self.borrowers.free_to_change()
     }
@@ -424,7 +426,8 @@ impl OpenPartitions {
         place.as_deref_mut().map(|place| &mut place.member)
     }
 
-    /// Until when leases of others stand against an operation of `client`, which may be alone in its request. `visit` is told of each.
+    /// Until when delegations of others stand against an operation of `client`, which may be alone
+    /// in its request. `visit` is told of each.
     pub(crate) fn leases_against(
         &mut self,
         slot: DatasetIndex,
@@ -435,19 +438,20 @@ impl OpenPartitions {
     ) -> Option<Duration> {
         let member = self.opened(slot, operation.partition)?;
         if let Some(until) = member.mutable_at(now) {
-            // A primary before this one may have given leases.
+            // A primary before this one may have granted delegations.
             return Some(until);
         }
         let partition = member.partition_mut();
         partition.leases().against(client, operation, now, &mut |_, _| {})?;
-        // What will fail changes nothing. Beside others it may be they that make its guards hold.
+        // An operation that will fail changes nothing. Beside others it may be they that make its
+        // guards true.
         if is_alone && !partition.would_run(operation) {
             return None;
         }
         partition.leases().against(client, operation, now, visit)
     }
 
-    /// `client` gives back the lease that ends at `until`.
+    /// `client` gives back the delegation that ends at `until`.
     pub(crate) fn release_lease(
         &mut self,
         id: PlaceId,
@@ -460,7 +464,7 @@ impl OpenPartitions {
         }
     }
 
-    /// Whether somebody waits to change what `operation` changes.
+    /// Whether a request waits to change a record that `operation` changes.
     pub(crate) fn is_awaited(&mut self, slot: DatasetIndex, operation: &Operation<'_>) -> bool {
         let member = self.opened(slot, operation.partition);
         member.is_some_and(|member| member.partition_mut().leases().is_awaited(operation))
@@ -473,14 +477,14 @@ impl OpenPartitions {
         }
     }
 
-    /// Nobody waits any more.
+    /// No request waits any more.
     pub(crate) fn clear_waits(&mut self) {
         for place in self.datasets.iter_mut().flat_map(|open| open.places.iter_mut().flatten()) {
             place.member.partition_mut().leases().clear_waits();
         }
     }
 
-    /// Tells all open partitions what `map` says of them.
+    /// Tells all open partitions their part in `map`.
     pub(crate) fn configure(&mut self, map: &ClusterMap, now: Duration) {
         for open in &mut self.datasets {
             open.is_grouped = open.is_logged || is_grouped(map, self.me, open.redundancy);
@@ -536,11 +540,11 @@ impl OpenPartitions {
     }
 }
 
-/// What went with partitions that are not this node's any more.
+/// State that went with partitions that are not this node's any more.
 pub(crate) struct DroppedReplicas {
     /// Replies that waited for them.
     pub(crate) lost: Vec<DeferredId>,
-    /// Those that had a log.
+    /// The partitions that had a log.
     pub(crate) moved: Vec<PlaceId>,
 }
 

@@ -1,9 +1,11 @@
-//! What this shard and other nodes say to each other about the partitions that they hold together.
+//! Peer messages: what this shard and other nodes say to each other about the partitions of which
+//! both are members.
 //!
-//! A shard makes a connection of its own to each node to which it has something to say. What it says there comes to whichever of the other
-//! node's shards took the connection, which passes on what is about another shard's partitions; what that one answers takes the same way
-//! back. So a message is in order with others of its partition as long as nothing breaks. Whatever does not find its way at once is dropped: who
-//! needs an answer says it again.
+//! A shard makes a connection of its own to each node to which it has something to say. A message
+//! there comes to whichever of the other node's shards took the connection, which passes on a
+//! message about another shard's partitions; that shard's answer takes the same way back. So a
+//! message is in order with others of its partition as long as nothing breaks. A message that does
+//! not find its way at once is dropped: a sender that needs an answer says it again.
 
 use std::sync::Arc;
 
@@ -33,7 +35,7 @@ pub(crate) struct PassedMessages {
     pub cost: InboxCost,
 }
 
-/// A letter that another shard has written, to go back by a connection of this one.
+/// A peer message that another shard has written, to go back by a connection of this one.
 pub(crate) struct PassedFrame {
     pub conn: ConnId,
     pub letter: PeerFrame,
@@ -92,7 +94,7 @@ impl ShardService {
         self.settle(out);
     }
 
-    /// Sends what was written.
+    /// Sends the messages that were written.
     pub(crate) fn send_peer_messages(&mut self, out: &mut ReplySink) {
         if self.outbox.is_empty() {
             return;
@@ -122,7 +124,7 @@ impl ShardService {
         self.outbox.give_back(letters);
     }
 
-    /// Sends what another shard has written.
+    /// Sends a message that another shard has written.
     pub(crate) fn send_passed_frame(posted: &PassedFrame, out: &mut ReplySink) {
         send(posted.conn, FrameKind::PeerReply, &posted.letter, out);
     }

@@ -1,4 +1,5 @@
-//! Messages to other nodes, gathered until the shard has done what it was doing: all that one request makes leave together.
+//! Messages to other nodes, gathered until the end of the request batch: all that one request makes
+//! leave together.
 
 use samite_backend::ValuePiece;
 use samite_partition::mirror::PeerPacket;
@@ -32,14 +33,14 @@ impl PeerFrame {
         self.body.len() + self.payload_len
     }
 
-    /// The letter; an empty one is left in its place.
+    /// The message; an empty one is left in its place.
     pub(crate) fn take(&mut self) -> Self {
         let Self { to, payload_len, .. } = *self;
         let (body, pieces) = (std::mem::take(&mut self.body), std::mem::take(&mut self.pieces));
         Self { to, body, pieces, payload_len }
     }
 
-    /// The payload as the transport takes it: what is long is sent from where it lies.
+    /// The payload as the transport takes it: long parts are sent from where they lie.
     pub(crate) fn payload(&self) -> impl Iterator<Item = OutPiece<'_>> {
         self.pieces.iter().map(|piece| {
             if piece.len() < PIN_LEN_MIN {
@@ -60,15 +61,15 @@ impl AsRef<[u8]> for StablePiece {
     }
 }
 
-/// Letters that are being written.
+/// Messages that are being written.
 #[derive(Debug, Default)]
 pub(crate) struct PeerOutput {
     letters: Vec<PeerFrame>,
-    /// Those that are sent, to be written on again.
+    /// Message buffers that are sent, to be written on again.
     spare: Vec<PeerFrame>,
 }
 
-/// Most letters, and most bytes of each, whose memory is kept.
+/// Most message buffers, and most bytes of each, whose memory is kept.
 const SPARE_MAX: usize = 4;
 const SPARE_LEN_MAX: usize = 64 << 10;
 
@@ -104,12 +105,12 @@ impl PeerOutput {
         self.letters.len() - 1
     }
 
-    /// Takes what was written, in order.
+    /// Takes the messages that were written, in order.
     pub(crate) fn take(&mut self) -> Vec<PeerFrame> {
         std::mem::take(&mut self.letters)
     }
 
-    /// Gives back the memory of letters that are sent.
+    /// Gives back the memory of messages that are sent.
     pub(crate) fn give_back(&mut self, mut letters: Vec<PeerFrame>) {
         for mut letter in letters.drain(..) {
             if self.spare.len() < SPARE_MAX && letter.body.capacity() <= SPARE_LEN_MAX {

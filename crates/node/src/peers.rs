@@ -1,7 +1,7 @@
 //! The connections of one shard to other nodes: which there are, and when one is tried again.
 //!
-//! Decisions alone; the shard carries them out. There is one line for each node that the shard has something to say to. What comes
-//! back by it is a matter of whoever sent.
+//! Decisions alone; the shard carries them out. There is one connection for each node that the
+//! shard has something to say to. Answers on it are a matter of the sender.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,17 +16,17 @@ use crate::peer_output::PeerFrame;
 /// Pause after a failure; doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// Most bytes of letters that wait for a connection to one node.
+/// Most bytes of messages that wait for a connection to one node.
 const LETTERS_LEN_MAX: usize = 4 << 20;
 /// How long a connection may take to be made.
 pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What to do to reach a node.
+/// The next step to reach a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PeerRoute {
     /// Send by this connection.
     Open(ConnId),
-    /// Have one made, with this ticket.
+    /// Have a connection made, with this number.
     Dial(u64),
     /// Wait: one is being made, or it is too soon to try again.
     Wait,
@@ -46,7 +46,7 @@ struct PeerLine {
     pause: Duration,
     /// Process to which the connection was asked for.
     incarnation: u64,
-    /// What is to be sent as soon as there is a connection.
+    /// Messages to be sent as soon as there is a connection.
     letters: Vec<PeerFrame>,
     letters_len: usize,
 }
@@ -69,7 +69,7 @@ impl PeerLines {
             letters_len: 0,
         });
         if line.incarnation != incarnation {
-            // Another process: what failed before says nothing about it.
+            // Another process: earlier failures say nothing about it.
             line.incarnation = incarnation;
             line.pause = PAUSE_MIN;
             if let LineState::Down(_) = line.state {
@@ -101,7 +101,8 @@ impl PeerLines {
         lines.find(|(_, line)| line.state == LineState::Up(conn)).map(|(node, _)| *node)
     }
 
-    /// Keeps a letter to `node` until the connection that is being made is there. It is dropped when there is none, or too much waits.
+    /// Keeps a message to `node` until the connection that is being made is there. It is dropped
+    /// when there is none, or too much waits.
     pub(crate) fn keep(&mut self, node: NodeId, letter: PeerFrame) {
         let Some(line) = self.lines.get_mut(&node) else { return };
         let is_coming = matches!(line.state, LineState::Dialling(_));
@@ -111,14 +112,15 @@ impl PeerLines {
         }
     }
 
-    /// What was kept for `node`.
+    /// The messages that waited for `node`.
     pub(crate) fn take_kept(&mut self, node: NodeId) -> Vec<PeerFrame> {
         let Some(line) = self.lines.get_mut(&node) else { return Vec::new() };
         line.letters_len = 0;
         std::mem::take(&mut line.letters)
     }
 
-    /// What came of a dial. Returns the node that can be reached now; `None`: the connection, if there is one, is to be closed.
+    /// The result of a dial. Returns the node that can be reached now; `None`: the connection, if
+    /// there is one, is to be closed.
     pub(crate) fn connected(
         &mut self,
         ticket: u64,

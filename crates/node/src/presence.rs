@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use samite_types::ClientId;
 
-/// How long a client without connections keeps what it holds: a connection that broke is made again well within it.
+/// How long a client without connections keeps its open references: a connection that broke is made
+/// again well within it.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How long a node that has taken over from another keeps what clients hold that it does not know: they may have been silent.
+/// How long a node that has taken over from another keeps open references of clients that it does
+/// not know: they may have been silent.
 const INHERITED_GRACE: Duration = Duration::from_secs(60);
 
 /// Connections by client. Pure: time comes in.
@@ -39,8 +41,9 @@ impl ClientPresence {
     }
 }
 
-/// Clients that are not connected, oldest first: whose last connection was one of this shard's, or who hold what was taken over. As many as
-/// there were connections lately, or holders.
+/// Clients that are not connected, oldest first: those whose last connection was one of this
+/// shard's, and those with open references that were taken over. As many as there were connections
+/// lately, or holders.
 #[derive(Debug, Default)]
 pub(crate) struct ClientDepartures(VecDeque<(Duration, ClientId)>);
 

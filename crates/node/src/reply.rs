@@ -27,7 +27,7 @@ pub(crate) struct ReplyBuilder {
     /// The payload, in order.
     pieces: Vec<ValuePiece>,
     by_reference: bool,
-    /// What is left for reads, and what there was at first.
+    /// The bytes left for reads, and those there were at first.
     left: ReplyRoom,
     whole: ReplyRoom,
 }
@@ -103,7 +103,7 @@ impl ReplyBuilder {
         }
     }
 
-    /// Counts what was read.
+    /// Counts the bytes that were read.
     ///
     /// # Errors
     /// It does not fit: [`ErrorKind::Busy`] when it would if it came alone, otherwise [`ErrorKind::TooLarge`].
@@ -188,7 +188,7 @@ impl ReplyBuffers {
         })
     }
 
-    /// Lets go of what was sent.
+    /// Lets go of the blocks that were sent.
     pub(crate) fn clear(&mut self) {
         /// Memory for a body beyond this is not kept for the next reply.
         const KEEP_LEN_MAX: usize = 64 << 10;

@@ -1,9 +1,11 @@
 //! Bringing members up to date beside the work of clients.
 //!
-//! For each member that needs it, some partitions at a time are brought up to date, step by step: the next step of each is sent when its last is
-//! answered. While nobody else asks for anything, several steps are under way, so that one is read here while others are on their way and
-//! written there. While clients are served, here or there, one step is under way in all, a short one, and three times the time that it took passes before the next:
-//! the client, this node and the other one are three who work, and may have two cores.
+//! For each member that needs it, some partitions at a time are brought up to date, step by step:
+//! the next step of each is sent when its last is answered. While no client asks for anything,
+//! several steps are under way, so that one is read here while others are on their way and written
+//! there. While clients are served, here or there, one step is under way in all, a short one, and
+//! three times the time that it took passes before the next: the client, this node and the other
+//! one are three at work, and may have two cores.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -17,8 +19,8 @@ use samite_wire::control::{MemberConsistency, NodeReachability};
 use crate::partitions::PlaceId;
 use crate::shard::{ShardService, count};
 
-/// Partitions at a time for each member: enough that some of their steps bring records, for which there is work at both ends while others are only asked
-/// what they have.
+/// Partitions at a time for each member: enough that some of their steps bring records, for which
+/// there is work at both ends while others are only asked for their keys.
 const ACTIVE_PER_MEMBER: usize = 12;
 /// Bytes of a step: while clients are served, and when nobody is.
 const STEP_LEN: (usize, usize) = (64 << 10, 512 << 10);
@@ -70,10 +72,10 @@ impl ClientActivity {
     }
 }
 
-/// What the shard does about members that are not good.
+/// The shard's work on members that are not good.
 #[derive(Debug, Default)]
 pub(crate) struct ResyncThrottle {
-    /// Whose turn it is comes first.
+    /// The member that is next in turn comes first.
     active: VecDeque<ActiveResync>,
     /// Groups of this shard that have members which the map does not call good.
     unequal: Vec<(Redundancy, PartitionId, TargetId)>,
@@ -127,7 +129,7 @@ impl ResyncThrottle {
 }
 
 impl ShardService {
-    /// Takes up what `map` says about groups.
+    /// Takes up the groups of `map`.
     pub(crate) fn take_up_groups(&mut self, map: &ClusterMap, out: &mut ReplySink) {
         let now = SystemClock.monotonic();
         self.partitions.configure(map, now);
@@ -156,7 +158,7 @@ impl ShardService {
         for (redundancy, partition, _) in self.pace.unequal.clone() {
             for known in map.datasets().iter().filter(|known| known.spec.redundancy == redundancy) {
                 if let Some(slot) = self.partitions.dataset(map, known.id) {
-                    // What stands in the way is logged, and keeps the member from being reported up to date.
+                    // An obstacle is logged, and keeps the member from being reported up to date.
                     let _ = self.partitions.open(slot, partition, (map, now));
                 }
             }
@@ -174,7 +176,7 @@ impl ShardService {
         }
     }
 
-    /// Does what is due about members that are not good.
+    /// Does the work that is due on members that are not good.
     pub(crate) fn throttle_resync(&mut self, out: &mut ReplySink) {
         let Some(due) = self.pace.next() else { return };
         let now = SystemClock.monotonic();
@@ -252,7 +254,7 @@ impl ShardService {
             if known || !is_there(target) || of_target.count() >= ACTIVE_PER_MEMBER {
                 continue;
             }
-            // Whoever cannot be reached keeps nobody else waiting.
+            // A member that cannot be reached keeps no other waiting.
             let node = map.node_of_target(target);
             if node.and_then(|node| self.way_to(node, now)).is_some() {
                 self.pace.active.push_back(ActiveResync { id, target, sent_at: None });

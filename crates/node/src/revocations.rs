@@ -1,8 +1,10 @@
-//! Long leases, and how they are called back.
+//! Long delegations, and their recall.
 //!
-//! A client that holds leases longer than a moment always has one `RecallListeners` question under way to this node. When a change has
-//! to wait for one of its leases, the answer names the record; asking again gives the lease back, and the change goes on. A client
-//! that does not ask gets short leases only. One that asks and then falls silent keeps a change waiting until the term is over.
+//! A client with delegations longer than a short one always has one `RecallListeners` question
+//! under way to this node. When a change has to wait for one of its delegations, the answer names
+//! the record; asking again gives the delegation back, and the change goes on. A client that does
+//! not ask gets short delegations only. A client that asks and then falls silent keeps a change
+//! waiting until the term is over.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,16 +21,16 @@ use crate::inbox::InboxMessage;
 use crate::shard::ShardService;
 use crate::shared::{ReplyTo, lock};
 
-/// Longest term of a lease that is not called back.
+/// Longest term of a delegation that is not recalled.
 pub(crate) const SHORT_TERM_MAX: Duration = Duration::from_millis(10);
-/// Most records that one client is asked to give up at a time; leases on further ones run out.
+/// Most records that one client is asked to give up at a time; delegations on further ones run out.
 const REVOKED_MAX: usize = 4096;
 
-/// A lease that is called back.
+/// A delegation that is recalled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecalledDelegation {
     pub partition: PartitionId,
-    /// It ends then by itself; a later one is another lease.
+    /// It ends then by itself; a later one is another delegation.
     pub until: Duration,
 }
 
@@ -69,13 +71,13 @@ impl RecallClient {
     }
 }
 
-/// Leases given back by one client.
+/// Delegations given back by one client.
 pub(crate) struct ReturnedDelegations {
     pub client: ClientId,
     records: Records,
 }
 
-/// Who listens at this node, whichever shard serves the connection.
+/// The clients that listen at this node, whichever shard serves the connection.
 #[derive(Default)]
 pub(crate) struct RecallListeners {
     listeners: Mutex<HashMap<ClientId, RecallClient>>,
@@ -122,7 +124,7 @@ impl RecallListeners {
         (answers, returned)
     }
 
-    /// Calls a lease of `client` back, if it listens.
+    /// Recalls a delegation of `client`, if it listens.
     fn revoke(
         &self,
         client: ClientId,
@@ -153,7 +155,7 @@ impl RecallListeners {
 }
 
 impl ShardService {
-    /// The longest lease that `client` may have, of those that it asks for.
+    /// The longest delegation that `client` may have, of those that it asks for.
     pub(crate) fn lease_term_max(&self, client: ClientId, asked: Duration) -> Duration {
         if asked <= SHORT_TERM_MAX || self.shared.revocations.listens(client) {
             return Duration::MAX;
@@ -161,7 +163,7 @@ impl ShardService {
         SHORT_TERM_MAX
     }
 
-    /// Calls a lease back.
+    /// Recalls a delegation.
     pub(crate) fn revoke(
         &self,
         client: ClientId,
@@ -173,7 +175,7 @@ impl ShardService {
         }
     }
 
-    /// A client listens for revocations, and gives back what it was told of before.
+    /// A client listens for revocations, and gives back the delegations that it was told of before.
     pub(crate) fn revocations(
         &mut self,
         to: ReplyTo,
@@ -204,7 +206,7 @@ impl ShardService {
         None
     }
 
-    /// Leases on records of this shard were given back: what waits for them may go on.
+    /// Delegations on records of this shard were given back: requests that wait for them may go on.
     pub(crate) fn returned(&mut self, returned: &ReturnedDelegations, out: &mut ReplySink) {
         for ((dataset, key), RecalledDelegation { partition, until }) in &returned.records {
             let place = (*dataset, *partition);

@@ -31,14 +31,15 @@ struct RobustList {
 /// While it exists, and the thread that made it, the arena's word is not zero. It stays on that thread.
 pub(crate) struct AliveWord {
     arena: Arc<Arena>,
-    /// What the kernel walks; it stays where it is, for `Box` does not move what it holds.
+    /// The list that the kernel walks; it stays where it is, for `Box` does not move its contents.
     list: Box<RobustList>,
     previous: *const RobustListHead,
     _of_this_thread: PhantomData<*const ()>,
 }
 
 impl AliveWord {
-    /// `None` when the kernel has no such lists: then clients are shown nothing and ask.
+    /// `None` when the kernel has no such lists: then nothing is published to clients, and they
+    /// ask.
     pub(crate) fn new(arena: &Arc<Arena>) -> Option<Self> {
         let mut previous: *const RobustListHead = std::ptr::null();
         let mut len: libc::size_t = 0;
@@ -111,7 +112,7 @@ mod tests {
         let other = Arc::clone(&arena);
         std::thread::spawn(move || std::mem::forget(AliveWord::new(&other))).join().unwrap();
         let seen = || alive() == 0;
-        // The kernel clears the word just before the thread has ended for those who join it.
+        // The kernel clears the word just before the thread has ended for a thread that joins it.
         assert!(seen());
     }
 }

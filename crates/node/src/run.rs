@@ -40,8 +40,9 @@ use crate::shard::ShardService;
 use crate::shared::{NodeNotice, NodeParts, NodeShared, WORKER_QUEUE_LEN, WorkerJob};
 use crate::{StopHandle, faults, lock_recovery, worker};
 
-/// Serves as `config` says until `stop` is asked to, or a client sends a shutdown. Blocks; sends what is under way before it
-/// returns. `events` is told, on this thread, how far the node has come.
+/// Serves as `config` says until `stop` is asked to, or a client sends a shutdown. Blocks; sends
+/// the replies under way before it returns. `events` is told, on this thread, how far the node has
+/// come.
 ///
 /// # Errors
 /// An address cannot be listened on, memory cannot be had, or the coordinator refuses the node.
@@ -109,7 +110,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
     };
     stop.stop();
     shared.membership.end_keeper();
-    // Before the shards: whoever follows this node's coordinator is to follow another at once.
+    // Before the shards: a node that follows this node's coordinator is to follow another at once.
     keeper.map(JoinHandle::join);
     let ended = threads.into_iter().fold(ended, |ended, thread| ended.and(end_of(thread)));
     // The worker may be busy with its queue full; it looks at `stop` where it waits, and takes this next.
@@ -151,7 +152,7 @@ fn introduce(
     Ok((NodeCredentials { key, info, before }, joined))
 }
 
-/// What is asked of the coordinator instance in this node.
+/// Requests to the coordinator instance in this node.
 type Asks = Receiver<CoordinatorAsk>;
 
 /// Where the instance in this node keeps its state.
@@ -254,7 +255,7 @@ fn event_loops(
     Ok(loops)
 }
 
-/// The partitions of each shard, with what its log has of them.
+/// The partitions of each shard, with their state in its log.
 fn open_partitions(
     shared: &NodeShared,
     loops: &[EventLoop],
@@ -316,8 +317,9 @@ fn start_shards(
     Ok(threads)
 }
 
-/// Makes this node part of the cluster, or begins to. What is returned ends after [`NodeMembership::end_keeper`]; the other threads are not joined:
-/// they may be waiting for other nodes, and hold nothing that matters.
+/// Makes this node part of the cluster, or begins to. The returned thread ends after
+/// [`NodeMembership::end_keeper`]; the other threads are not joined: they may be waiting for other
+/// nodes, and have nothing that matters.
 fn join_cluster(
     config: &NodeConfig,
     credentials: NodeCredentials,
@@ -328,7 +330,7 @@ fn join_cluster(
     if let (Some(own), Some(asks)) = (&config.coordinator.own, asks) {
         let store = store(config, own, (shared, &credentials))?;
         if config.node == NodeId::THIRD_VOTER {
-            // It holds nothing, and the coordinator does not know of it.
+            // It has no records, and the coordinator does not know of it.
             let shared = Arc::clone(shared);
             let body = move || {
                 leader_loop::refuse(&shared, &asks);
@@ -361,7 +363,8 @@ fn join_cluster(
     Ok(keeper)
 }
 
-/// What the coordinator refuses of a node that keeps durable data may be up to those: says where they are.
+/// A refusal of the coordinator to a node that keeps durable data may be due to those data: says
+/// where they are.
 fn in_directory(config: &NodeConfig, error: Error) -> Error {
     match &config.flash {
         Some(flash) if error.kind() == ErrorKind::Invalid => error.context(flash.path.display()),
@@ -369,7 +372,7 @@ fn in_directory(config: &NodeConfig, error: Error) -> Error {
     }
 }
 
-/// Passes on what happens until a shard ends, as all do when the node is told to stop.
+/// Passes on the events until a shard ends, as all do when the node is told to stop.
 fn attend(
     config: &NodeConfig,
     notices: &Receiver<NodeNotice>,
@@ -400,7 +403,7 @@ fn end_of(thread: JoinHandle<Result<()>>) -> Result<()> {
     thread.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a shard panicked")))
 }
 
-/// What tells this host from others: its boot id.
+/// The identity of this host among others: its boot id.
 fn host() -> Result<String> {
     const PATH: &str = "/proc/sys/kernel/random/boot_id";
     let id = std::fs::read_to_string(PATH).map_err(|error| {

@@ -1,8 +1,11 @@
-//! Looking at all that the node holds, in the background: is it still what was written, and do the members of a group hold the same?
+//! Scrubbing of all records of the node, in the background: is each still what was written, and do
+//! the members of a group have the same?
 //!
-//! Each shard *walks* through its partitions, a step of some records at a time ([`Mirrored::scrub_step`]), with pauses between the steps: they
-//! take a tenth of a thread at most, and less while clients are served. A walk begins once in an interval, or when somebody asks for one, who
-//! gets it with shorter pauses. A partition that follows another node's primary is looked at when that one is.
+//! Each shard *walks* through its partitions, a step of some records at a time
+//! ([`Mirrored::scrub_step`]), with pauses between the steps: they take a tenth of a thread at
+//! most, and less while clients are served. A walk begins once in an interval, or on request, and
+//! then with shorter pauses. A partition that follows another node's primary is looked at when that
+//! one is.
 //!
 //! [`Mirrored::scrub_step`]: samite_partition::mirror::MirroredPartition::scrub_step
 
@@ -25,10 +28,11 @@ const STEP_LEN: u64 = 256 << 10;
 /// After a step passes its time so often, at least: when somebody waits for the walk, when nobody is served, when clients are.
 const PAUSES: [(u32, Duration); 3] =
     [(1, Duration::ZERO), (9, Duration::from_millis(2)), (49, Duration::from_millis(20))];
-/// What was read through the arena and found undamaged is looked at again when it is read after this time.
+/// A record that was read through the arena and found undamaged is looked at again when it is read
+/// after this time.
 const ROUND: Duration = Duration::from_secs(10);
 
-/// What is wanted of all shards.
+/// The request to all shards.
 #[derive(Debug)]
 pub(crate) struct WantedScrub {
     /// Walks begin so often by themselves.
@@ -87,7 +91,7 @@ impl ShardService {
         let wanted = &self.shared.wanted_scrub;
         let number = {
             let mut of = wanted.dataset.lock().unwrap_or_else(PoisonError::into_inner);
-            // A walk through all serves everybody who asked before it has begun.
+            // A walk through all serves every client that asked before it has begun.
             *of = dataset;
             wanted.asked.fetch_add(1, Ordering::AcqRel) + 1
         };
@@ -101,7 +105,7 @@ impl ShardService {
         self.shared.inboxes.iter().for_each(crate::inbox::ShardInbox::wake);
     }
 
-    /// Takes up what was asked.
+    /// Takes up the requests.
     pub(crate) fn note_scrub(&mut self) {
         let asked = self.shared.wanted_scrub.asked.load(Ordering::Acquire);
         if asked > self.scrub.asked {
@@ -197,7 +201,7 @@ impl ShardService {
         true
     }
 
-    /// Tells what was found.
+    /// Reports the findings.
     pub(crate) fn scrub_news(&mut self, (dataset, partition): PlaceId, news: &MirrorEffect) {
         let figures = &self.metrics().scrub;
         match news {
@@ -224,7 +228,7 @@ impl ShardService {
         self.metrics().scrub.left.store(self.partitions.damaged(), Ordering::Relaxed);
     }
 
-    /// Harms what is in memory, as the table of faults says.
+    /// Damages records in memory, as the table of faults says.
     fn rot(&mut self) {
         let mut after = None;
         let mut record = u64::from(self.id.get()) << 40;

@@ -54,10 +54,10 @@ pub(crate) struct ShardService {
     pub(crate) granter: BlockGranter,
     pub(crate) grants: HashMap<ConnId, ConnectionGrants>,
     pub(crate) watches: HashMap<ConnId, MapWatch>,
-    /// Whose connections these are.
+    /// The client of each connection.
     clients: HashMap<ConnId, ClientId>,
     departures: ClientDepartures,
-    /// Clients that hold records here and were not seen since another node decided on them.
+    /// Clients with open references here that were not seen since another node decided on them.
     pub(crate) inherited: ClientDepartures,
     /// Connections on which file locks were asked for.
     pub(crate) has_locks: HashSet<ConnId>,
@@ -74,7 +74,7 @@ pub(crate) struct ShardService {
     pub(crate) dialler: NodeDialler,
     pub(crate) outbox: PeerOutput,
     pub(crate) held: DeferredReplies,
-    /// Where answers go to targets that have said something in this turn.
+    /// Where answers go to targets that have sent something in this request batch.
     pub(crate) backs: Vec<(TargetId, PeerDestination)>,
     pub(crate) pace: ResyncThrottle,
     pub(crate) scrub: ShardScrub,
@@ -204,7 +204,8 @@ impl ShardService {
         None
     }
 
-    /// Whether `peer` may ask for this, and members of mirror groups may try it; the moment by which these judge.
+    /// Whether `peer` may ask for this, and members of mirror groups may try it; the time by which
+    /// these judge.
     fn moment_for(
         &mut self,
         slot: DatasetIndex,
@@ -353,7 +354,8 @@ impl ShardService {
         NamedBlocks { offsets, held }
     }
 
-    /// After a request that named `blocks`: those that were not used go back to the client, and new ones in place of the others.
+    /// After a request that named `blocks`: the unused ones go back to the client, and new ones in
+    /// place of the others.
     pub(crate) fn regrant(&mut self, conn: ConnId, blocks: &NamedBlocks) -> List<BlockRef, 4> {
         let Some(grants) = self.grants.get_mut(&conn) else { return List::new() };
         if blocks.held == 0 {
@@ -365,7 +367,7 @@ impl ShardService {
         back
     }
 
-    /// Ends what clients held that have been gone for a while.
+    /// Ends the open references of clients that have been gone for a while.
     fn see_off(&mut self) {
         let now = SystemClock.monotonic();
         while let Some(client) = self.departures.take(now).or_else(|| self.inherited.take(now)) {
@@ -381,7 +383,7 @@ impl ShardService {
         }
     }
 
-    /// Ends the holds of a client that is gone.
+    /// Ends the open references of a client that is gone.
     pub(crate) fn drop_client(&mut self, client: ClientId) {
         self.apply_submissions();
         self.posts.drop_client(client);
@@ -403,7 +405,7 @@ impl ShardService {
             return;
         }
         let Some(map) = self.shared.map() else { return };
-        // By the old map, under which it was posted.
+        // By the old map, under which it was submitted.
         self.lock_all_records();
         self.map = Some(Arc::clone(&map));
         self.take_up_groups(&map, out);
@@ -415,7 +417,7 @@ impl ShardService {
     }
 }
 
-/// Blocks that a request names: their offsets, and how many of them its connection held.
+/// Blocks that a request names: their offsets, and how many of them were granted to its connection.
 #[derive(Debug, Default)]
 pub(crate) struct NamedBlocks {
     offsets: Vec<u64>,

@@ -1,4 +1,5 @@
-//! What the threads of one node share: the cluster map, who serves by which map, figures, and the ways to each shard.
+//! State that the threads of one node share: the cluster map, the nodes that serve by it, metrics,
+//! and the ways to each shard.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +30,7 @@ use crate::scrub::WantedScrub;
 /// Most control requests that wait for the worker.
 pub(crate) const WORKER_QUEUE_LEN: usize = 64;
 
-/// What the thread that called [`crate::run`] is told.
+/// Events for the thread that called [`crate::run`].
 #[derive(Debug)]
 pub(crate) enum NodeNotice {
     /// There is a map for the first time.
@@ -48,7 +49,7 @@ pub(crate) struct ReplyTo {
     pub request: RequestId,
 }
 
-/// What the worker does, because it may take time.
+/// Tasks of the worker, because they may take time.
 #[derive(Debug)]
 pub(crate) enum WorkerJob {
     /// Answer when every part of the cluster serves by `epoch`.
@@ -59,7 +60,7 @@ pub(crate) enum WorkerJob {
     End,
 }
 
-/// Figures of one shard, written by it alone.
+/// Metrics of one shard, written by it alone.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct ShardMetrics {
@@ -77,7 +78,7 @@ pub(crate) struct ShardMetrics {
     pub scrub: ScrubMetrics,
 }
 
-/// What a shard has found of damage.
+/// Damage that a shard has found.
 #[derive(Debug, Default)]
 pub(crate) struct ScrubMetrics {
     pub done: AtomicU64,
@@ -103,7 +104,7 @@ pub(crate) struct NodeShared {
     /// This process, as the map names it once it has joined.
     pub incarnation: u64,
     pub stop: StopHandle,
-    /// What goes wrong on purpose.
+    /// The faults that are injected.
     pub faults: Arc<FaultSwitch>,
     pub inboxes: Vec<ShardInbox>,
     pub figures: Vec<ShardMetrics>,
@@ -112,33 +113,35 @@ pub(crate) struct NodeShared {
     /// There are locks that others have to be asked for.
     pub has_heirs: Condvar,
     pub timing: ClusterTiming,
-    /// What is asked of scrubbing, and how often it is done unasked.
+    /// Requests for scrubbing, and how often it is done unasked.
     pub wanted_scrub: WantedScrub,
     /// The node's part in the cluster's membership.
     pub membership: NodeMembership,
     /// The connection to the leader's node, when that is another one.
     pub upstream: Mutex<Option<Arc<NodeLink>>>,
-    /// By what this process joins, until it has; `None`: it keeps nothing durable.
+    /// The incarnation with which this process joins, until it has; `None`: it keeps nothing
+    /// durable.
     joined: Mutex<Option<DirectoryMarks>>,
-    /// Who is connected.
+    /// The clients that are connected.
     pub presence: Mutex<ClientPresence>,
     pub revocations: RecallListeners,
     started: Instant,
     map: RwLock<Option<Arc<ClusterMap>>>,
-    /// What led to `map`. Held by whoever changes that.
+    /// The changes that led to `map`. Its lock is held by the thread that changes the map.
     history: Mutex<MapHistory>,
     /// Epoch of `map`, to be looked at once for each request.
     epoch: AtomicU64,
     spread: Mutex<MapSpread>,
     spread_changed: Condvar,
     board: Mutex<HostLookup>,
-    /// A handle to the target, for its figures; gone once the node has stopped, so that no late thread holds its memory.
+    /// A handle to the target, for its metrics; gone once the node has stopped, so that no late
+    /// thread keeps its memory.
     target: Mutex<Option<Box<dyn Backend>>>,
     worker: SyncSender<WorkerJob>,
     notices: Sender<NodeNotice>,
 }
 
-/// What clients of the host look up for themselves.
+/// The look-up table that clients of the host read for themselves.
 struct HostLookup {
     /// Gone once the node has stopped.
     arena: Weak<Arena>,
@@ -246,7 +249,8 @@ impl NodeShared {
 
     /// Makes `new` the map if it is newer, and wakes the shards for it.
     ///
-    /// A map that names an earlier process of this node says of it what that one had, and this one has not: it is no map for it.
+    /// A map that names an earlier process of this node names records of it that that one had, and
+    /// this one has not: it is no map for it.
     pub(crate) fn publish(&self, new: Arc<ClusterMap>) -> Result<()> {
         let mut history = lock(&self.history);
         let current = self.map();
@@ -277,7 +281,7 @@ impl NodeShared {
         Ok(())
     }
 
-    /// The answer to somebody who has the map of epoch `known`, and is to have `map`.
+    /// The answer to a node that has the map of epoch `known`, and is to have `map`.
     pub(crate) fn map_since(&self, map: &ClusterMap, known: Epoch) -> ControlReply {
         lock(&self.history).answer(map, known)
     }
@@ -291,7 +295,7 @@ impl NodeShared {
 
     fn change_map(&self, new: Arc<ClusterMap>, current: Option<&ClusterMap>) {
         let (epoch, is_first) = (new.epoch(), current.is_none());
-        // Before anybody may rely on what comes to be in that directory.
+        // Before any process may rely on the files of that directory.
         if new.node(self.node).is_some_and(|info| info.incarnation == self.incarnation)
             && let Some(mut joined) = lock(&self.joined).take()
             && let Err(error) = joined.settle()
@@ -395,7 +399,7 @@ impl NodeShared {
         laggards(&spread, epoch) == 0
     }
 
-    /// The node's figures.
+    /// The node's metrics.
     pub(crate) fn status(&self) -> NodeStatus {
         let usage = lock(&self.target).as_ref().map(|target| target.usage()).unwrap_or_default();
         let sum = |figure: fn(&ShardMetrics) -> &AtomicU64| {

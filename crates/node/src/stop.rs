@@ -21,8 +21,8 @@ impl StopHandle {
         Self::default()
     }
 
-    /// Asks the node to stop: it sends what is under way, takes nothing new, and [`crate::run`] returns. Not for signal handlers:
-    /// let a thread wait for the signal.
+    /// Asks the node to stop: it sends the replies under way, takes nothing new, and [`crate::run`]
+    /// returns. Not for signal handlers: let a thread wait for the signal.
     pub fn stop(&self) {
         self.asked.store(true, Ordering::Release);
         for waker in lock(&self.wakers).iter() {
@@ -40,7 +40,7 @@ impl StopHandle {
         &self.asked
     }
 
-    /// Whom to wake; a loop that starts after [`StopHandle::stop`] looks at the flag first.
+    /// The loops to wake; a loop that starts after [`StopHandle::stop`] looks at the flag first.
     pub(crate) fn watch(&self, wakers: Vec<LoopWaker>) {
         *lock(&self.wakers) = wakers;
     }

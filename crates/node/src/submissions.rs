@@ -1,7 +1,10 @@
-//! What clients of the host have posted ([`samite_wire::submission`]): carried out before whatever comes next.
+//! The submission queues ([`samite_wire::submission`]): operations that clients of the host have
+//! completed early are carried out before whatever comes next.
 //!
-//! Clients may post while nothing but the board stands between them and the records of a shard: nobody else has leases on records,
-//! nobody waits for leases to end, no partition of a dataset that keeps records once has other members, and the target has room for what they may post.
+//! Clients may complete operations early while nothing but the look-up table stands between them
+//! and the records of a shard: no other client has delegations on records, no request waits for
+//! delegations to end, no partition of a dataset that keeps records once has other members, and the
+//! target has room for what they may submit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +22,8 @@ use crate::budget::ReplyBudget;
 use crate::partitions::{HolderSet, OpenPartitions};
 use crate::shard::{ShardService, count};
 
-/// After so many posts, those who wait on the node's core have their turn, also while others have posted more than can wait.
+/// After so many entries the waiters on the node's core are served, also while others have
+/// submitted more than can wait.
 const POSTS_PER_TURN: u64 = 4 * LANE_BOXES as u64;
 
 /// The table of one shard.
@@ -27,13 +31,14 @@ pub(crate) struct ShardSubmissions {
     arena: Arc<Arena>,
     shard: ShardId,
     shards: u16,
-    /// The map by which clients may post, or might when they last did.
+    /// The map by which clients may complete operations early, or might when they last did.
     map: Option<Arc<ClusterMap>>,
     /// By that map partitions are about to move.
     has_moving: bool,
-    /// By that map partitions that this node leads have lost what they held: what is not on the board may have been there.
+    /// By that map partitions that this node leads have lost their records: a record that is not in
+    /// the look-up table may have been there.
     has_lost: bool,
-    /// Epoch of that map while clients may post; 0: they may not.
+    /// Epoch of that map while clients may complete operations early; 0: they may not.
     open: Epoch,
     /// The only client that may.
     only: Option<ClientId>,
@@ -56,12 +61,12 @@ impl ShardSubmissions {
         }
     }
 
-    /// Frees what a client that is gone was about to post.
+    /// Frees the slots that a client that is gone was about to submit.
     pub(crate) fn drop_client(&self, client: ClientId) {
         self.arena.drop_poster(self.shard, client);
     }
 
-    /// Carries out all that was posted before this call. Returns how many operations.
+    /// Carries out all entries that were submitted before this call. Returns how many operations.
     fn carry_out_all(&self, partitions: &mut OpenPartitions) -> u64 {
         let now = self.time_for(partitions);
         let mut operations = 0;
@@ -72,7 +77,7 @@ impl ShardSubmissions {
         operations
     }
 
-    /// The time, if leases have anything to do with what was posted; else zero.
+    /// The time, if delegations have anything to do with the entries; else zero.
     fn time_for(&self, partitions: &OpenPartitions) -> Duration {
         if self.only.is_none() && !partitions.has_leases() {
             return Duration::ZERO;
@@ -80,7 +85,8 @@ impl ShardSubmissions {
         SystemClock.monotonic()
     }
 
-    /// `operation` is to be applied soon: what [`ShardSubmissions::make_way`] looks at first is fetched meanwhile.
+    /// `operation` is to be applied soon: the memory at which [`ShardSubmissions::make_way`] looks
+    /// first is fetched meanwhile.
     pub(crate) fn expect(&self, dataset: DatasetId, operation: &Operation<'_>) {
         if let Some(key) = changed(operation).next() {
             let partition = operation.partition;
@@ -88,8 +94,8 @@ impl ShardSubmissions {
         }
     }
 
-    /// `operation` is next: what was posted about the records that it changes is carried out before, and nothing more is posted about
-    /// them until [`ShardSubmissions::let_pass`].
+    /// `operation` is next: entries about the records that it changes are carried out before, and
+    /// no more are submitted about them until [`ShardSubmissions::let_pass`].
     pub(crate) fn make_way(
         &self,
         dataset: DatasetId,
@@ -171,27 +177,31 @@ fn fetch_for(post: &SubmissionEntry, partitions: &mut OpenPartitions) {
     }
 }
 
-/// What clients may not do until an operation is applied.
+/// The lock that clients respect until an operation is applied.
 #[must_use = "clients wait for it to be given back"]
 pub(crate) struct ExclusiveLocks {
     barred: SmallVec<[ExclusiveLock; 4]>,
     reopens: bool,
 }
 
-/// Whether those who wait on the node's core are to have their turn, when so much was carried out since the last one.
+/// Whether the waiters on the node's core are to be served, when so much was carried out since the
+/// last time.
 fn is_turn(since: u64, is_behind: impl FnOnce() -> bool) -> bool {
     since >= POSTS_PER_TURN || since > 0 && !is_behind()
 }
 
-/// Whether what an operation changes forbids others, on records that it does not name: those for which its guard is that there are none, or
-/// those of clients that stand on an older lease epoch. What it takes away besides must not be missed before they hear of that.
+/// Whether the changes of an operation forbid others, on records that it does not name: those for
+/// which its guard is that there are none, or those of clients that stand on an older name-space
+/// generation. These clients must hear of that before they find other records missing that it takes
+/// away.
 fn forbids_others(operation: &Operation<'_>) -> bool {
     let raises = |action: &Action<'_>| matches!(action, Action::RaiseLease { .. });
     operation.actions.iter().any(raises)
         || operation.guards.iter().any(|guard| matches!(guard, Guard::PrefixEmpty(_)))
 }
 
-/// Keys of the records that an operation changes. Clients post about entries of directories, which nobody removes by a prefix.
+/// Keys of the records that an operation changes. Clients submit operations on entries of
+/// directories, which no operation removes by a prefix.
 fn changed<'o>(operation: &'o Operation<'_>) -> impl Iterator<Item = &'o [u8]> {
     operation.actions.iter().flat_map(|action| {
         let (first, second) = match action.touched() {
@@ -204,7 +214,7 @@ fn changed<'o>(operation: &'o Operation<'_>) -> impl Iterator<Item = &'o [u8]> {
 }
 
 impl ShardService {
-    /// Carries out what was posted, between requests.
+    /// Carries out the submission-queue entries, between requests.
     pub(crate) fn poll_submissions(&mut self) -> SharedMemoryWork {
         self.call_shards();
         let has_done = self.apply_submissions();
@@ -213,7 +223,8 @@ impl ShardService {
             return left;
         }
         self.posts.since_turn = 0;
-        // Those who wait on this core have their turn while others go on elsewhere: what they post meanwhile is carried out together, which costs less.
+        // The waiters on this core are served while others go on elsewhere: the entries that these
+        // submit meanwhile are carried out together, which costs less.
         match self.arena.wake_posters(self.id) {
             CoreWaiters::Nobody => left,
             CoreWaiters::All => SharedMemoryWork::ByNear { are_others: false },
@@ -221,7 +232,8 @@ impl ShardService {
         }
     }
 
-    /// Wakes the other shards for which something was posted. A client wakes only the one that has its connection.
+    /// Wakes the other shards that have new entries. A client wakes only the one that has its
+    /// connection.
     fn call_shards(&self) {
         for (index, inbox) in self.shared.inboxes.iter().enumerate() {
             let shard = ShardId(index as u16);
@@ -231,14 +243,16 @@ impl ShardService {
         }
     }
 
-    /// Another shard says that something was posted: carries it out, and wakes who waits for that.
+    /// Another shard says that there are new entries: carries them out, and wakes the clients that
+    /// wait for that.
     pub(crate) fn answer_submissions(&mut self) {
         if self.apply_submissions() {
             self.arena.wake_posters(self.id);
         }
     }
 
-    /// Carries out all that was posted before this call. Returns whether there was anything.
+    /// Carries out all entries that were submitted before this call. Returns whether there were
+    /// any.
     pub(crate) fn apply_submissions(&mut self) -> bool {
         if !self.arena.has_submissions(self.id) {
             return false;
@@ -250,18 +264,21 @@ impl ShardService {
         if !self.arena.has_submission_room()
             || self.partitions.free_to_change() == HolderSet::Nobody
         {
-            // What goes beyond the target's limit, or that of leases, is never more than what the boxes hold.
+            // The excess over the target's limit, or that of delegations, is never more than the
+            // slots have room for.
             self.lock_all_records();
         }
         operations > 0
     }
 
-    /// Lets clients post, or not, as things are now. `who` has asked for something.
+    /// Lets clients complete operations early, or not, as things are now. `who` has asked for
+    /// something.
     pub(crate) fn unlock_exclusive(&mut self, who: Option<ClientId>) {
         let Some(map) = &self.map else { return };
         let epoch = map.epoch();
         if self.posts.map.as_ref().is_none_or(|known| known.epoch() != epoch) {
-            // What was posted by the map before has been carried out: they were shut out before this one came.
+            // Entries that were submitted by the map before have been carried out: clients were
+            // shut out before this one came.
             self.posts.map = Some(Arc::clone(map));
             self.posts.has_moving = self.partitions.has_moving(map);
             self.posts.has_lost = map.has_lost_at(self.shared.node);
@@ -271,7 +288,7 @@ impl ShardService {
         if open == self.may_post(who) && (open.is_none() || self.posts.open == epoch) {
             return;
         }
-        // Once nobody posts, it is known who has leases.
+        // Once no client submits, it is known which clients have delegations.
         self.lock_all_records();
         if let Some(only) = self.may_post(who) {
             (self.posts.open, self.posts.only) = (epoch, only);
@@ -279,8 +296,9 @@ impl ShardService {
         }
     }
 
-    /// Who may post, as things are now: all clients of the host or only one of them; `None`: nobody. One that was shut out for others may again when it
-    /// asks for something: until then they change what they like, and the table stays as it is.
+    /// The clients that may complete operations early, as things are now: all clients of the host
+    /// or only one of them; `None`: no client. A client that was shut out for others may again when
+    /// it asks for something: until then they change what they like, and the table stays as it is.
     fn may_post(&self, who: Option<ClientId>) -> Option<Option<ClientId>> {
         let is_barred = self.posts.has_moving || self.posts.has_lost;
         if is_barred || !self.parked.is_empty() || !self.arena.has_submission_room() {
@@ -295,8 +313,8 @@ impl ShardService {
         }
     }
 
-    /// A request of `client` is about to be looked at: nobody may post who might count on leases that it contradicts, or contradict those that it
-    /// gets.
+    /// A request of `client` is about to be looked at: no client may complete operations early that
+    /// might count on delegations that the request contradicts, or contradict those that it gets.
     pub(crate) fn lock_records(
         &mut self,
         client: ClientId,
@@ -315,7 +333,8 @@ impl ShardService {
         }
     }
 
-    /// No client posts from here on, until it is [admitted](Self::unlock_exclusive); what was posted is carried out.
+    /// No client submits from here on, until it is [admitted](Self::unlock_exclusive); the entries
+    /// that were submitted are carried out.
     pub(crate) fn lock_all_records(&mut self) {
         if std::mem::take(&mut self.posts.open) != Epoch(0) {
             self.arena.close_submissions(self.id);

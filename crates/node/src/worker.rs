@@ -44,7 +44,7 @@ fn settle(shared: &NodeShared, epoch: Epoch) {
     }
 }
 
-/// Asks the leader, and whoever comes after it when it is lost, until there is an answer.
+/// Asks the leader, and its successor when it is lost, until there is an answer.
 fn forward(shared: &NodeShared, request: &ControlRequest) -> Result<ControlReply> {
     let deadline = Deadline::after(FORWARD_TIMEOUT);
     let mut is_repeated = false;

@@ -1,4 +1,4 @@
-//! Who may do what: datasets of one user, and others who hold the cluster key.
+//! Access checks: datasets of one user, and others who have the cluster key.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it does not expect")]
 
@@ -14,7 +14,7 @@ use samite_types::{ErrorKind, NodeId};
 use samite_wire::control::{BackendKind, ControlReply, ControlRequest, FaultRequest};
 use samite_wire::op::{Action, Operation};
 
-/// Neither root nor anybody who has files here.
+/// Neither root nor a user that has files here.
 const STRANGER: u32 = 47_110;
 
 /// Runs `body` in a thread that is another user's. `false`: this process may not do that, and that part is skipped.

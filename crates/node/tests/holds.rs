@@ -1,4 +1,4 @@
-//! Holds on records: what a node keeps for whom, and for how long.
+//! Open references: which of them a node keeps, for which client, and for how long.
 #![allow(clippy::unwrap_used, reason = "a test ends at what it does not expect")]
 
 mod common;

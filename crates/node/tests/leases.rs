@@ -1,4 +1,4 @@
-//! Leases on records: what a node holds back, for whom, and for how long.
+//! Delegations: which requests a node lets wait, for which client, and for how long.
 #![allow(clippy::unwrap_used, reason = "a test ends at what it does not expect")]
 
 mod common;
@@ -20,7 +20,7 @@ fn lease(p: PartitionId, key: &[u8], term: Duration) -> Operation<'_> {
     Operation::new(p, [Action::Lease { key, term_us: term.as_micros() as u32 }])
 }
 
-/// Asks for a lease; the term that was given.
+/// Asks for a delegation; the term that was granted.
 fn take(raw: &Raw, dataset: DatasetId, p: PartitionId, key: &[u8], term: Duration) -> Duration {
     match raw.one(dataset, lease(p, key, term)) {
         Ended::Done(results) => match results.as_slice() {
@@ -51,7 +51,7 @@ fn a_change_by_another_waits_for_the_term_and_nothing_else_does() {
         holder.one(dataset, Operation::put(p, b"k", b"old"));
         let start = Instant::now();
         assert_eq!(take(&holder, dataset, p, b"k", term), term);
-        // Its own changes, other records, reads, and what fails anyway.
+        // Its own changes, other records, reads, and operations that fail anyway.
         holder.one(dataset, Operation::put(p, b"k", b"own"));
         other.one(dataset, Operation::put(p, b"l", b"x"));
         assert_eq!(other.one(dataset, Operation::get(p, b"k")).value(), b"own");
@@ -63,7 +63,8 @@ fn a_change_by_another_waits_for_the_term_and_nothing_else_does() {
         assert!(waited >= term, "{waited:?}");
         assert!(waited < 10 * term, "{waited:?}");
         assert_eq!(holder.one(dataset, Operation::get(p, b"k")).value(), b"new");
-        // Refused on what another has just changed, unless a busy machine takes too long in between.
+        // Refused on a record that another client has just changed, unless a busy machine takes too
+        // long in between.
         let is_refused = |_| {
             other.one(dataset, Operation::put(p, b"k", b"newer"));
             take(&holder, dataset, p, b"k", Duration::from_millis(20)) == Duration::ZERO
@@ -93,7 +94,8 @@ fn every_kind_of_change_waits_also_of_absent_records() {
         Action::Truncate { key: b"kk", len: 1 },
     ];
     for change in changes {
-        // What another has changed lately is not leased: not even to get on with this test.
+        // No delegation on a record that another client has changed lately: not even to get on with
+        // this test.
         let begun = Instant::now();
         let taken = loop {
             let start = Instant::now();
@@ -115,7 +117,7 @@ fn what_waits_keeps_its_order_and_is_not_overtaken_by_new_leases() {
     let dataset = holder.create("d", BackendKind::Memory);
     let p = holder.partition(0, 1);
     let _ear = silent(&holder, &cluster);
-    // From before the lease begins: its answer may be late.
+    // From before the delegation begins: its answer may be late.
     let start = Instant::now();
     assert_eq!(take(&holder, dataset, p, b"a", TERM), TERM);
     let append = |key, byte: &'static [u8]| {
@@ -131,7 +133,7 @@ fn what_waits_keeps_its_order_and_is_not_overtaken_by_new_leases() {
             })
         };
         let first = writer(0, vec![append(b"a", b"1"), append(b"b", b"1")]);
-        // Stands behind the first, though nobody has a lease on what it changes.
+        // Stands behind the first, though no client has a delegation on what it changes.
         let second = writer(60, vec![append(b"b", b"2"), append(b"c", b"2")]);
         let third = writer(120, vec![append(b"c", b"3")]);
         thread::sleep(Duration::from_millis(180));
@@ -205,7 +207,7 @@ fn a_long_lease_is_for_those_who_listen_and_is_given_back() {
                 assert!(waited < long, "{waited:?}");
             }
         });
-        // Nobody listens any more: what is still held runs out.
+        // No client listens any more: the remaining delegations run out.
         thread::sleep(Duration::from_millis(20));
         let deaf = take(&holder, dataset, p, b"k", long);
         assert!(deaf <= Duration::from_millis(10), "{deaf:?}");
@@ -232,14 +234,15 @@ fn a_holder_who_falls_silent_delays_others_by_the_term_and_hears_again_what_it_m
     }
 }
 
-/// Somebody who listens for what `holder` is to give back, but never acts on it: its leases run out.
+/// A client that listens for what `holder` is to give back, but never acts on it: its delegations
+/// run out.
 fn silent(holder: &Raw, cluster: &LocalCluster) -> NodeLink {
     let ear = holder.another(cluster, 0, UNIX);
     ask_no_more(&ear, 0);
     ear
 }
 
-/// A question whose answer nobody waits for.
+/// A question whose answer no thread waits for.
 fn ask_no_more(link: &NodeLink, done: u64) {
     let body = control::encode(&ControlRequest::Revocations { done });
     let outgoing = OutgoingRequest { kind: FrameKind::Control, body: &body, payload: &[] };

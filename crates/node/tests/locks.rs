@@ -91,7 +91,7 @@ fn a_lock_excludes_is_waited_for_and_ends_with_its_connection() {
         first.status();
         drop(second);
         assert_eq!(wait(&first.link, waiting), LockAnswer::Done);
-        // The end of a connection is seen later than what another one sends next.
+        // The end of a connection is seen later than the next message of another one.
         let release = request(&first, LockCall::Release { range: whole });
         assert_eq!(answer(&first, &release), LockAnswer::Done);
     }
@@ -132,7 +132,8 @@ impl Dies {
     }
 }
 
-/// Nothing lies between a client and a node on its host: one that is gone there has died, and is not waited for.
+/// Nothing lies between a client and a node on its host: a client that is gone there has died, and
+/// is not waited for.
 #[test]
 fn a_lock_is_free_at_once_whenever_its_holder_dies() {
     let cluster = cluster(1, 2);
@@ -157,7 +158,7 @@ fn a_lock_is_free_at_once_whenever_its_holder_dies() {
     }
 }
 
-/// What is broken on purpose counts as broken on a host, too.
+/// A connection that is broken on purpose counts as broken on a host, too.
 #[test]
 fn a_lock_waits_for_a_holder_whose_connection_was_broken_by_a_fault() {
     let cluster = cluster(1, 2);
@@ -168,7 +169,7 @@ fn a_lock_waits_for_a_holder_whose_connection_was_broken_by_a_fault() {
     };
     for transport in [UNIX, TCP] {
         for table in ["reset 100% c 0", "reset 100% 0 c", "corrupt 100% c 0", "corrupt 100% 0 c"] {
-            // Whose own connection asks for no lock.
+            // Its own connection asks for no lock.
             let holder = Raw::connect(&cluster, 0, transport);
             let whole = take(&holder, LockRange::WHOLE, None);
             let takes = |link: &NodeLink| {

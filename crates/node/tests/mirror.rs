@@ -1,4 +1,5 @@
-//! Nodes that hold the same partitions: every member has what was acknowledged, and a member that was away gets it.
+//! Nodes that are members of the same partitions: every member has each acknowledged change, and a
+//! member that was away gets it.
 #![allow(clippy::unwrap_used, reason = "a test ends at what it does not expect")]
 
 mod common;
@@ -45,7 +46,7 @@ fn copy_at(raw: &Raw, dataset: DatasetId, partition: PartitionId) -> Option<Part
     }
 }
 
-/// Every member holds the same of `partition`.
+/// Every member has the same records of `partition`.
 fn assert_equal(cluster: &LocalCluster, nodes: &[u32], at: (DatasetId, PartitionId)) {
     let copies: Vec<_> = nodes
         .iter()
@@ -55,7 +56,8 @@ fn assert_equal(cluster: &LocalCluster, nodes: &[u32], at: (DatasetId, Partition
     assert!(copies[0].records > 0);
 }
 
-/// The same, when a primary has just begun a term: the others follow at once, but not in the same moment.
+/// The same, when a primary has just begun a term: the others follow at once, but not at the same
+/// time.
 fn wait_equal(cluster: &LocalCluster, nodes: &[u32], at: (DatasetId, PartitionId)) {
     let start = Instant::now();
     loop {
@@ -170,7 +172,7 @@ fn only_the_primary_serves() {
     assert_eq!(answer.refused, Some(ErrorKind::StaleMap));
 }
 
-/// The group of a partition of datasets that two nodes hold, by the newest map of a node.
+/// The group of a partition of datasets with two members, by the newest map of a node.
 fn group(raw: &Raw, partition: PartitionId) -> MirrorGroup {
     group_of(raw, 2, partition)
 }
@@ -311,7 +313,7 @@ fn no_reply_leaves_before_every_member_has_it() {
     let dataset = raw.create_mirrored("d", 2);
     let (p, _) = mirrored(&raw, 2);
     put(&raw, (dataset, p), 0, 10);
-    // What the other says is lost for a while; not for so long that anybody notices.
+    // The other's messages are lost for a while; not for so long that it is noticed.
     let other = Raw::connect(&cluster, 1, UNIX);
     let lost = Duration::from_millis(300);
     let table = ControlRequest::Faults(FaultRequest::Set("drop 100% 1 0 0ms 300ms".into()));

@@ -1,4 +1,4 @@
-//! What a client can do with a node, over each transport.
+//! Operations of a client on a node, over each transport.
 
 mod common;
 

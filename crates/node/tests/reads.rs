@@ -23,7 +23,7 @@ fn led_by_the_first(raw: &Raw, copies: u8) -> PartitionId {
     PartitionId(at.unwrap() as u32)
 }
 
-/// What a member says to a read; `None`: ask the primary.
+/// A member's answer to a read; `None`: ask the primary.
 fn read_at(raw: &Raw, dataset: DatasetId, operation: Operation<'_>) -> Option<Ended> {
     let mut answer = raw.try_send(&raw.header(dataset), &[operation]).unwrap();
     if answer.refused == Some(ErrorKind::StaleMap) {
@@ -60,10 +60,10 @@ fn a_member_answers_once_the_primary_has_lent_it_that() {
             raw.one(dataset, Operation::put(p, b"k", &value));
             assert!(read_soon(&other, dataset, p, b"k").value() == value);
         }
-        // What is not there is not there at the member, either.
+        // A record that is not there is not there at the member, either.
         let missing = read_soon(&other, dataset, p, b"nothing");
         assert!(matches!(missing, Ended::Failed { kind: ErrorKind::NotFound, .. }), "{missing:?}");
-        // What does more than read is the primary's.
+        // An operation that does more than read is the primary's.
         let hold = Action::Hold { key: b"k", token: 1 };
         assert!(read_at(&other, dataset, Operation::new(p, [hold])).is_none());
         let mut put = Operation::put(p, b"k", b"v");

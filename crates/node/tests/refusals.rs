@@ -1,4 +1,4 @@
-//! What a node refuses, and that it is as well afterwards as before.
+//! Requests that a node refuses, and that it is as well afterwards as before.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it does not expect")]
 

@@ -1,4 +1,5 @@
-//! What memory has changed by itself is never told, and is put right from another member; what members hold otherwise is made equal.
+//! Damage: a record that memory has changed by itself is never told, and is put right from another
+//! member; records that differ between members are made equal.
 #![allow(clippy::unwrap_used, reason = "a test ends at what it does not expect")]
 
 mod common;
@@ -36,7 +37,7 @@ fn fill(raw: &Raw, at: (DatasetId, PartitionId)) {
     }
 }
 
-/// Lets a bit of everything that a node holds be wrong.
+/// Lets a bit of every record of a node be wrong.
 fn rot(cluster: &LocalCluster, node: u32) {
     let raw = Raw::connect(cluster, node, UNIX);
     let table = format!("memory rot 100% {node}");
@@ -54,7 +55,7 @@ fn rot(cluster: &LocalCluster, node: u32) {
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// Has all nodes look at everything. Returns what each has found since its start.
+/// Has all nodes look at everything. Returns the findings of each since its start.
 fn scrub(cluster: &LocalCluster, nodes: u32) -> Vec<ScrubStatus> {
     let nodes = (0..nodes).map(|node| Raw::connect(cluster, node, UNIX)).collect::<Vec<_>>();
     let numbers: Vec<u64> = nodes

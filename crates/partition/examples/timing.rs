@@ -1,4 +1,5 @@
-//! Prints what operations cost in one partition, without transport: nanoseconds each, the best of a few rounds.
+//! Prints the costs of operations in one partition, without transport: nanoseconds each, the best
+//! of a few rounds.
 //!
 //! `cargo run --release -p samite-partition --example timing`
 
@@ -18,7 +19,7 @@ const RECORDS: u32 = 20_000;
 const CLIENT: ClientId = ClientId(1);
 const PARTITION: PartitionId = PartitionId(0);
 
-/// One partition and the client that works on it.
+/// One partition and its client.
 struct Bench {
     partition: Partition,
     seq: u64,

@@ -1,4 +1,4 @@
-//! Checks of an operation that need no record: lengths, counts and what makes no sense.
+//! Checks of an operation that need no record: lengths, counts and combinations that make no sense.
 
 use samite_types::ErrorKind;
 use samite_wire::limits::{
@@ -9,7 +9,7 @@ use samite_wire::op::{Action, Guard, Operation};
 use crate::open_references::HOLDER_LEN;
 use crate::outcome::AppliedFailure;
 
-/// Refuses what is over a limit or makes no sense.
+/// Refuses an operation that is over a limit or makes no sense.
 pub(crate) fn check(operation: &Operation<'_>) -> Result<(), AppliedFailure> {
     let counts = [operation.guards.len(), operation.actions.len()];
     if counts.iter().any(|count| *count > ACTIONS_MAX) {

@@ -1,4 +1,4 @@
-//! What the operations of one request share, and the blocks that came with it.
+//! The state that the operations of one request share, and the blocks that came with it.
 
 use std::time::Duration;
 
@@ -6,31 +6,33 @@ use samite_backend::ArenaExtent;
 use samite_types::{Epoch, Seq};
 use samite_wire::op::BlockRef;
 
-/// What the operations of one request share.
+/// The state that the operations of one request share.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestContext {
     /// Every mutation of this client with a smaller sequence number has been answered.
     pub answered_below: Seq,
     /// The operation may have been sent before.
     pub is_retry: bool,
-    /// Lease epoch that the client relies on; `Epoch(u64::MAX)` for none.
+    /// Name-space generation that the client relies on; `Epoch(u64::MAX)` for none.
     pub lease_epoch: Epoch,
     /// Most bytes that the operation's listings, or the record it reveals, may take in the reply's body. A listing
     /// for which nothing is left has no entries and is not complete.
     pub body_len_max: usize,
-    /// The time, on a clock that never goes back; leases on records are counted by it. Zero when neither this operation nor one
-    /// before it has to do with them.
+    /// The time, on a clock that never goes back; delegations are counted by it. Zero when neither
+    /// this operation nor one before it has to do with them.
     pub now: Duration,
-    /// Longest term of a lease on a record that this client may have.
+    /// Longest term of a delegation that this client may have.
     pub lease_term_max: Duration,
-    /// The client copies large values from the arena by itself: those that were found undamaged a moment ago are not looked at again.
+    /// The client copies large values from the arena by itself: values that were found undamaged
+    /// lately are not looked at again.
     pub lends_memory: bool,
-    /// The client counts on the leases that it asks for: none is refused.
+    /// The client counts on the delegations that it asks for: none is refused.
     pub promises_leases: bool,
 }
 
 impl RequestContext {
-    /// Of what was posted: its client made sure of what it stands on, and counts on the leases that it asks for.
+    /// Of a submission-queue entry: its client made sure of what it stands on, and counts on the
+    /// delegations that it asks for.
     pub(crate) const fn posted(now: Duration) -> Self {
         Self {
             answered_below: Seq(0),

@@ -1,4 +1,4 @@
-//! What it takes to make one partition the copy of another: records by key, and all that stands beside them.
+//! Copying a partition: records by key, and all state that stands beside them.
 
 use std::ops::ControlFlow;
 
@@ -17,14 +17,15 @@ use crate::{Key, Partition};
 /// The pieces of a value.
 pub(crate) type Pieces = SmallVec<[ValuePiece; 1]>;
 
-/// What tells whether something has happened to a partition that its copies must know of.
+/// The counters that tell whether something has happened to a partition that its copies must know
+/// of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CopyMarks {
     /// Grows with each change of records.
     pub(crate) version: Version,
     /// Grows with each refusal that is remembered.
     pub(crate) refusals: u64,
-    /// Grows with each hold that is taken or ended.
+    /// Grows with each open reference that is taken or ended.
     pub(crate) holds: u64,
 }
 
@@ -38,7 +39,7 @@ impl Partition {
         self.version = self.version.max(Version::before(term));
     }
 
-    /// Whether it applies what another has admitted. Records are shown to nobody then.
+    /// Whether it applies what another has admitted. Its records are not published then.
     pub(crate) const fn set_follows(&mut self, follows: bool) {
         self.follows = follows;
         self.shows = !follows;
@@ -97,7 +98,7 @@ impl Partition {
         self.remember(client, numbers, Err(reason));
     }
 
-    /// Clients that hold records here.
+    /// Clients with open references here.
     pub fn holders(&self) -> impl Iterator<Item = ClientId> {
         self.holds.clients()
     }
@@ -105,7 +106,7 @@ impl Partition {
     /// Visits key, version and length of the records behind `after` (empty: from the first), in key order, until `visit` breaks.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn visit_records(
         &self,
         after: &[u8],
@@ -117,14 +118,15 @@ impl Partition {
     /// A record as it is now; its pieces stay so. `None`: there is none.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn read_record(&self, key: &[u8]) -> Result<Option<(RecordMeta, Pieces)>> {
         let mut pieces = Pieces::new();
         let meta = self.store.read(key, 0, u32::MAX, &mut |piece| pieces.push(piece))?;
         Ok(meta.map(|meta| (meta, pieces)))
     }
 
-    /// Makes a record what it is elsewhere, version included; or none. It may take as much of the target as `limit` says.
+    /// Makes a record the same as elsewhere, version included; or removes it. It may take as much
+    /// of the target as `limit` says.
     ///
     /// # Errors
     /// `NoSpace`: there is no such record then.
@@ -136,7 +138,7 @@ impl Partition {
             return self.store.delete(record.key).map(|_| ());
         };
         let version = record.version;
-        // What is there is given back first: nobody is served from it.
+        // The old value is given back first: no client is served from it.
         self.store.delete(record.key)?;
         self.store.set_limit(limit);
         if let [ValueData::Inline(bytes)] = pieces.as_slice() {
@@ -162,7 +164,8 @@ impl Partition {
         result
     }
 
-    /// Appends all that it is beside its records: version, lease epoch, sessions, holds. Two copies of one partition give the same bytes.
+    /// Appends all that it is beside its records: version, name-space generation, sessions, open
+    /// references. Two copies of one partition give the same bytes.
     pub fn export_state(&self, out: &mut Vec<u8>) {
         put_u64(out, self.version.get());
         put_u64(out, self.lease_epoch.get());
@@ -170,7 +173,8 @@ impl Partition {
         self.holds.export(out);
     }
 
-    /// Takes over what [`Partition::export_state`] wrote, beside the records as they are. Leases on records end.
+    /// Takes over the output of [`Partition::export_state`], beside the records as they are.
+    /// Delegations end.
     ///
     /// # Errors
     /// `Corrupt`: it wrote something else; nothing is changed.
@@ -200,7 +204,7 @@ pub(crate) fn put_u64(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-/// Counts here are far below what a `u32` holds.
+/// Counts here are far below the range of a `u32`.
 pub(crate) fn put_u32(out: &mut Vec<u8>, number: usize) {
     out.extend_from_slice(&(number as u32).to_le_bytes());
 }

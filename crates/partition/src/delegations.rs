@@ -1,11 +1,13 @@
-//! Leases on records: what holds a client's change back while others rely on what they have read.
+//! Delegations on records: a client's change waits while others rely on what they have read.
 //!
-//! A lease is a promise to one client that nobody else's change of a record takes effect before a moment. The table knows who holds
-//! which promise; whoever carries out operations asks it first ([`RecordLeases::against`]) and waits. It is not part of the
+//! A delegation is a grant to one client: until a given time no other client's change of a record
+//! takes effect. The table knows the holders of all delegations; the node that carries out
+//! operations asks it first ([`RecordLeases::against`]) and waits. It is not part of the
 //! partition's state: it is lost with the node, and nothing that an operation does depends on it.
 //!
-//! A lease costs others time, so it is refused where that is likely to happen: on a record that another client has changed
-//! lately, and on one that somebody waits to change. Refusing is always right; so the notes on both may be rough.
+//! A delegation costs others time, so it is refused where that is likely to happen: on a record
+//! that another client has changed lately, and on one that a request waits to change. Refusing is
+//! always right; so the notes on both may be rough.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -17,19 +19,20 @@ use smallvec::SmallVec;
 
 use crate::limits::{LEASE_HOLDERS_MAX, LEASE_TERM_MAX, LEASES_MAX};
 
-/// A record that another client changed less than this ago is not leased.
+/// A record that another client changed less than this ago gets no delegation.
 const QUIET: Duration = Duration::from_millis(10);
-/// How long changes are noted after somebody has asked for a lease.
+/// How long changes are noted after a client has asked for a delegation.
 const NOTING: Duration = Duration::from_secs(1);
 /// Time between two looks through a full table.
 const SWEEP_EVERY: Duration = Duration::from_millis(50);
-/// Notes of changes: those of two records may fall on the same place, and then the later counts for both.
+/// Notes of changes: those of two records may fall on the same place, and then the later counts for
+/// both.
 const NOTES: usize = 256;
 
-/// A lease that stands.
+/// A delegation in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DelegationHolder {
-    /// Whose it is.
+    /// Its holder.
     pub client: ClientId,
     /// When it ends, on the clock of the node.
     pub until: Duration,
@@ -38,36 +41,37 @@ pub struct DelegationHolder {
 /// The last changes that fell on a place.
 #[derive(Clone, Copy, Debug, Default)]
 struct ChangeNote {
-    /// Who was the last.
+    /// The last client that changed it.
     client: u64,
     at: Duration,
     /// When another one was the last.
     other_at: Duration,
 }
 
-/// The leases of one partition.
+/// The delegations of one partition.
 #[derive(Default)]
 pub struct RecordLeases {
     holders: HashMap<Box<[u8]>, SmallVec<[DelegationHolder; 1]>, BuildKeyHasher>,
-    /// Leases in `holders`, those included that have ended and were not swept out yet.
+    /// Delegations in `holders`, those included that have ended and were not swept out yet.
     count: usize,
-    /// No lease lasts longer.
+    /// No delegation lasts longer.
     latest: Duration,
     /// None ends earlier.
     soonest: Duration,
-    /// When it may be looked again for those that have ended.
+    /// When the table may be swept again for delegations that have ended.
     sweep_from: Duration,
     /// Changes are noted until then.
     noting: Duration,
     notes: Vec<ChangeNote>,
     /// Hashes of keys that somebody waits to change.
     waiting: HashSet<u64, BuildKeyHasher>,
-    /// Somebody waits to change records whose keys nobody can tell in advance.
+    /// A request waits to change records whose keys are not known in advance.
     waiting_wide: bool,
 }
 
 impl RecordLeases {
-    /// Gives `client` a lease on `key` of at most `term` from `now` on, or extends the one it has. Returns the term; zero: refused.
+    /// Grants `client` a delegation on `key` of at most `term` from `now` on, or extends the one it
+    /// has. Returns the term; zero: refused.
     pub fn grant(
         &mut self,
         client: ClientId,
@@ -83,13 +87,14 @@ impl RecordLeases {
         self.lend((client, key), term, now, false)
     }
 
-    /// The same for a client that counts on the lease already: it alone may ask for that, nobody waits, and the table had room. Nothing is refused.
+    /// The same for a client that counts on the delegation already: it alone may ask for that, no
+    /// request waits, and the table had room. Nothing is refused.
     pub fn grant_promised(&mut self, client: ClientId, key: &[u8], term: Duration, now: Duration) {
         self.noting = self.noting.max(now + NOTING);
         self.lend((client, key), term, now, true);
     }
 
-    /// Whether there is no room for more leases.
+    /// Whether there is no room for more delegations.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         self.count >= LEASES_MAX
@@ -135,7 +140,8 @@ impl RecordLeases {
         term
     }
 
-    /// Until when leases of others stand against a change by `client`; `None`: they do not. `visit` is told of each.
+    /// Until when delegations of others stand against a change by `client`; `None`: they do not.
+    /// `visit` is told of each.
     pub fn against(
         &mut self,
         client: ClientId,
@@ -160,7 +166,7 @@ impl RecordLeases {
         for action in &operation.actions {
             match action.touched() {
                 TouchedRecords::Nothing => {}
-                // Nobody knows the other key before.
+                // The other key is not known before.
                 TouchedRecords::Key(key) | TouchedRecords::Moved(key, _) => {
                     if let Some(holders) = self.holders.get(key) {
                         look(key, holders);
@@ -178,7 +184,7 @@ impl RecordLeases {
         last
     }
 
-    /// Notes what an operation of `client` has changed.
+    /// Notes the changes of an operation of `client`.
     pub fn changed(&mut self, client: ClientId, operation: &Operation<'_>, now: Duration) {
         if self.noting <= now {
             return;
@@ -196,7 +202,7 @@ impl RecordLeases {
         }
     }
 
-    /// Gives back the lease of `client` on `key`, unless it was extended beyond `until` since.
+    /// Gives back the delegation of `client` on `key`, unless it was extended beyond `until` since.
     pub fn release(&mut self, client: ClientId, key: &[u8], until: Duration) {
         let Some(holders) = self.holders.get_mut(key) else { return };
         let before = holders.len();
@@ -207,7 +213,8 @@ impl RecordLeases {
         }
     }
 
-    /// Somebody waits to carry out `operation`: nothing that it changes is leased until [`RecordLeases::clear_waits`].
+    /// A request waits to carry out `operation`: no delegation is granted on what it changes until
+    /// [`RecordLeases::clear_waits`].
     pub fn wait_for(&mut self, operation: &Operation<'_>) {
         for action in &operation.actions {
             match action.touched() {
@@ -220,7 +227,7 @@ impl RecordLeases {
         }
     }
 
-    /// Whether somebody waits to change what `operation` changes.
+    /// Whether a request waits to change a record that `operation` changes.
     #[must_use]
     pub fn is_awaited(&self, operation: &Operation<'_>) -> bool {
         if self.waiting.is_empty() && !self.waiting_wide {
@@ -235,13 +242,13 @@ impl RecordLeases {
         })
     }
 
-    /// Nobody waits any more.
+    /// No request waits any more.
     pub fn clear_waits(&mut self) {
         self.waiting.clear();
         self.waiting_wide = false;
     }
 
-    /// From then on the table says nothing, until somebody asks for a lease again.
+    /// From then on the table says nothing, until a client asks for a delegation again.
     #[must_use]
     pub fn live_until(&self) -> Duration {
         self.latest.max(self.noting)
@@ -255,7 +262,7 @@ impl RecordLeases {
         })
     }
 
-    /// Forgets leases that have ended.
+    /// Forgets delegations that have ended.
     fn sweep(&mut self, now: Duration) {
         self.holders.retain(|_, holders| {
             holders.retain(|holder| holder.until > now);

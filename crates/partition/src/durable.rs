@@ -1,5 +1,7 @@
-//! What stands on flash of durable partitions, and how they come back from it: the frames of a log ([`frame`]), checkpoints ([`checkpoint`]), and what both
-//! lead to after a restart ([`recover`]). Who writes them, and when, is the driver's business: the node's shards, the simulator.
+//! The data of durable partitions on flash, and how the partitions come back from it: the frames of
+//! a log ([`frame`]), checkpoints ([`checkpoint`]), and the state to which both lead after a
+//! restart ([`recover`]). Writing them, and when, is the driver's business: the node's shards, the
+//! simulator.
 
 pub mod checkpoint;
 pub mod frame;

@@ -1,4 +1,4 @@
-//! Guards: what must hold before anything is done.
+//! Guards: conditions that must be true before anything is done.
 
 use std::ops::ControlFlow;
 
@@ -9,8 +9,8 @@ use samite_wire::op::{Guard, Operation};
 use crate::limits::REVEAL_LEN_MAX;
 use crate::outcome::{AppliedFailure, Current};
 
-/// Tries the guards in their order; the first that does not hold fails the operation, and shows the record that is there if
-/// it was asked for, in at most `reveal_max` bytes.
+/// Tries the guards in their order; the first that is not true fails the operation, and shows the
+/// record that is there if it was asked for, in at most `reveal_max` bytes.
 pub(crate) fn check_guards(
     store: &dyn RecordStore,
     operation: &Operation<'_>,
@@ -25,7 +25,8 @@ pub(crate) fn check_guards(
     Ok(())
 }
 
-/// Guard `index` does not hold, or did not when the operation came first: shows the record that is there, if it was asked for.
+/// Guard `index` is not true, or was not when the operation came first: shows the record that is
+/// there, if it was asked for.
 pub(crate) fn broken(
     store: &dyn RecordStore,
     operation: &Operation<'_>,

@@ -1,15 +1,16 @@
 //! The partition: records under one total order, each operation exactly once.
 //!
-//! [`Partition::apply`] is a function of the partition's state and its input: no clock, no I/O, no threads, no randomness. Two
-//! partitions that start empty and are given the same inputs in the same order answer the same and end in the same state; that is
-//! what mirroring forwards and what a simulator drives.
+//! [`Partition::apply`] is a function of the partition's state and its input: no clock, no I/O, no
+//! threads, no randomness. Two partitions that start empty and are given the same inputs in the
+//! same order answer the same and end in the same state; mirroring forwards these inputs, and a
+//! simulator drives them.
 //!
 //! An operation is tried in this order, and nothing changes before the last step:
 //!
 //! 1. its lengths and counts ([`samite_wire::limits`]);
 //! 2. a mutation that took effect before is answered from memory (see `sessions.rs`);
-//! 3. the client's leases are not older than the partition's;
-//! 4. its guards hold;
+//! 3. the client's name-space generation is not older than the partition's;
+//! 4. its guards are true;
 //! 5. its actions can all be done, and their space is set aside;
 //! 6. its actions are done, in order; the partition's version grows by one and is the version of every record they change.
 
@@ -64,9 +65,9 @@ pub struct Partition {
     sessions: PartitionSessions,
     leases: RecordLeases,
     holds: OpenReferences,
-    /// Clients of the host are shown records.
+    /// Records are published to clients of the host.
     shows: bool,
-    /// What it applies was admitted by another, whose copy it is.
+    /// Its operations were admitted by another partition, whose copy it is.
     follows: bool,
     /// Where the space of changes comes from, unless it follows.
     funds: ChangeFunds,
@@ -106,9 +107,11 @@ impl Partition {
         }
     }
 
-    /// Whether clients of the node's host may be shown records that are made or looked up from now on ([`samite_wire::lookup`]); at first they are. Not
-    /// by a member of a mirror group that is not its primary, and not while something is applied that another member may not have: what is
-    /// shown is read without asking. Records that are shown already stay until they change; whoever stops being the primary hides them all.
+    /// Whether records that are made or looked up from now on are published to clients of the
+    /// node's host ([`samite_wire::lookup`]); at first they are. Not by a member of a mirror group
+    /// that is not its primary, and not while something is applied that another member may not
+    /// have: a published record is read without asking. Records that are published already stay
+    /// until they change; a member that stops being the primary retracts them all.
     pub const fn set_shows(&mut self, shows: bool) {
         self.shows = shows;
     }
@@ -119,43 +122,43 @@ impl Partition {
         self.version
     }
 
-    /// Least lease epoch that a client may rely on.
+    /// Least name-space generation that a client may rely on.
     #[must_use]
     pub const fn lease_epoch(&self) -> Epoch {
         self.lease_epoch
     }
 
-    /// The leases on its records.
+    /// The delegations on its records.
     pub const fn leases(&mut self) -> &mut RecordLeases {
         &mut self.leases
     }
 
-    /// Whether the guards of `operation` hold as things are.
+    /// Whether the guards of `operation` are true as things are.
     #[must_use]
     pub fn would_run(&self, operation: &Operation<'_>) -> bool {
         guard::check_guards(&*self.store, operation, 0).is_ok()
     }
 
-    /// Records held.
+    /// Records in the partition.
     #[must_use]
     pub fn record_count(&self) -> u64 {
         self.store.record_count()
     }
 
-    /// Detached records that nobody holds any more.
+    /// Orphans to which there is no open reference any more.
     #[must_use]
     pub const fn leaked_orphans(&self) -> u64 {
         self.holds.leaked_orphans()
     }
 
-    /// Ends all holds of a client that is gone.
+    /// Ends all open references of a client that is gone.
     pub fn drop_client(&mut self, client: ClientId) {
         self.holds.drop_client(client);
     }
 
     /// Applies one operation of `client`. It takes effect whole, exactly once however often it comes, or not at all.
     ///
-    /// `Corrupt`: what it would read is damaged where it lies; it has no effect.
+    /// `Corrupt`: the record that it would read is damaged where it lies; it has no effect.
     ///
     /// Failures beside those of guards ([`ErrorKind::Conflict`]) and actions (`NotFound`, `TooLarge`, `NoSpace`):
     /// `Invalid` (makes no sense: a mutation without a sequence number, an empty key, a block that is not granted, a question about a record
@@ -181,11 +184,12 @@ impl Partition {
         }
     }
 
-    /// Applies a mutation that a client has [posted](samite_wire::submission): it comes once, and nobody waits for its outcome, which is certain, also where the
-    /// target is full.
+    /// Applies a mutation that a client has [completed early](samite_wire::submission): it comes
+    /// once, and no client waits for its outcome, which is certain, also where the target is full.
     ///
-    /// What stands in the way of one action (a damaged record, too many holds) does not keep the others from taking effect. Leases are counted from `now` on;
-    /// zero when nobody has any.
+    /// An obstacle to one action (a damaged record, too many open references) does not keep the
+    /// others from taking effect. Delegations are counted from `now` on; zero when no client has
+    /// any.
     ///
     /// # Errors
     /// Why it had no effect all the same, or not all of it.
@@ -205,7 +209,8 @@ impl Partition {
         done
     }
 
-    /// What is posted next is about the record at `key`, which is there: it is fetched meanwhile.
+    /// The next submission-queue entry is about the record at `key`, which is there: it is fetched
+    /// meanwhile.
     pub fn fetch(&self, key: &[u8]) {
         self.store.fetch(key);
     }
@@ -243,7 +248,7 @@ impl Partition {
             .map_err(|failure| failure.kind)
     }
 
-    /// Holds are taken and released last, once nothing can fail any more.
+    /// Open references are taken and released last, once nothing can fail any more.
     fn ask(
         &mut self,
         client: ClientId,
@@ -396,7 +401,8 @@ impl Partition {
         guard::check_guards(&*self.store, operation, context.body_len_max)
     }
 
-    /// Step 6. Nothing here can fail unless the store breaks its promise to have set the space aside.
+    /// Step 6. Nothing here can fail unless the store has not set the space aside as its contract
+    /// says.
     fn change(
         &mut self,
         client: ClientId,
@@ -424,8 +430,8 @@ impl Partition {
         Ok(())
     }
 
-    /// Answers a mutation that took effect before. Long values that it read beside are read again, as they are now; a lease that it was
-    /// given is the one of then.
+    /// Answers a mutation that took effect before. Long values that it read beside are read again,
+    /// as they are now; a delegation that it was granted is the one of then.
     fn replay(
         &mut self,
         client: ClientId,
@@ -466,7 +472,7 @@ impl Partition {
         Ok(outputs)
     }
 
-    /// `borrows`: the client is given the leases that it asks for.
+    /// `borrows`: the client is granted the delegations that it asks for.
     fn run(
         &mut self,
         (client, borrows): (ClientId, bool),
@@ -501,7 +507,7 @@ fn short(bytes: &[u8]) -> impl Iterator<Item = ValuePiece> {
     (!bytes.is_empty()).then(|| ValuePiece::Bytes(SharedBytes::from(bytes))).into_iter()
 }
 
-/// What a replayed `Get` finds when the record is no more: no bytes, at no version.
+/// The result of a replayed `Get` when the record is no more: no bytes, at no version.
 fn gone() -> ActionOutput {
     ActionOutput::Value { version: Version(0), total_len: 0, pieces: SmallVec::new() }
 }

@@ -1,7 +1,8 @@
-//! File locks of one node: byte ranges, whole files, and who waits for them. Pure.
+//! File locks of one node: byte ranges, whole files, and the requests that wait for them. Pure.
 //!
-//! A range that an owner takes replaces what it held of it: ranges split, change their mode and merge as POSIX says. Waits are
-//! granted in the order in which they began, as far as nobody is in their way; a new request does not queue behind them.
+//! A range that an owner takes replaces its earlier locks there: ranges split, change their mode
+//! and merge as POSIX says. Waits are granted in the order in which they began, as far as no lock
+//! is in their way; a new request does not queue behind them.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -12,12 +13,12 @@ use samite_wire::lock::{LockFound, LockHolder, LockMode, LockOwner, LockRange, L
 const PER_FILE_MAX: usize = 1 << 14;
 /// Most locks and waits in one table.
 const TOTAL_MAX: usize = 1 << 18;
-/// Most locks of others that are compared with what an owner holds already.
+/// Most locks of others that are compared with those that an owner holds already.
 const EXCLUDING_MAX: usize = 64;
 /// Most owners that a search for a circle of waits looks at.
 const SEARCH_MAX: usize = 4096;
 
-/// What locks are on.
+/// The object that locks are on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockFile {
     /// Dataset.
@@ -33,7 +34,7 @@ pub struct LockFile {
 /// A lock that somebody wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockClaim {
-    /// For whom.
+    /// The owner that asks.
     pub owner: LockOwner,
     /// Bytes.
     pub range: LockRange,
@@ -48,7 +49,7 @@ pub struct LockClaim {
 /// Number of a wait, chosen by the caller.
 pub type WaitId = u64;
 
-/// What came of a wish.
+/// The result of a lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockVerdict {
     /// The owner has it.
@@ -182,8 +183,8 @@ impl LockTable {
         LockVerdict::Waits
     }
 
-    /// Notes a lock that another node has granted: who is in the way holds none any more. `granted` gets the waits that ended because of it.
-    /// Whether there was room.
+    /// Notes a lock that another node has granted: an owner that is in the way holds none any more.
+    /// `granted` gets the waits that ended because of it. Whether there was room.
     pub fn note(&mut self, file: LockFile, wish: &LockClaim, granted: &mut Vec<WaitId>) -> bool {
         let known = self.files.get(&file).map_or(0, FileLockTable::count);
         if known + 2 > PER_FILE_MAX || self.total + 2 > TOTAL_MAX {
@@ -238,8 +239,9 @@ impl LockTable {
         }
     }
 
-    /// Locks that exclude each other were told of by nodes that have not heard of the end of one. Who asks for what it is
-    /// said to hold beside another does not know that it does: else each might wait for the other.
+    /// Locks that exclude each other were told of by nodes that have not heard of the end of one.
+    /// An owner that asks for a lock that it is said to hold beside another does not know that it
+    /// does: else each might wait for the other.
     fn let_go_of_untrue(&mut self, file: LockFile, wish: &LockClaim, granted: &mut Vec<WaitId>) {
         let Some(locks) = self.files.get(&file) else { return };
         let mut untrue: Vec<LockRange> = Vec::new();
@@ -266,8 +268,8 @@ impl LockTable {
         })
     }
 
-    /// Lets go of what `owner` holds of `range`. `granted` gets the waits that ended because of it. Whether it was done:
-    /// in a full table a lock cannot be split in two.
+    /// Lets go of the locks of `owner` on `range`. `granted` gets the waits that ended because of
+    /// it. Whether it was done: in a full table a lock cannot be split in two.
     pub fn release(
         &mut self,
         file: LockFile,
@@ -288,7 +290,7 @@ impl LockTable {
         true
     }
 
-    /// A lock in the way of such a wish.
+    /// A lock in the way of such a request.
     #[must_use]
     pub fn test(&self, file: LockFile, wish: &LockClaim) -> Option<LockFound> {
         self.files.get(&file)?.in_the_way(wish).next().copied()
@@ -326,7 +328,7 @@ impl LockTable {
         }
     }
 
-    /// For whom `owner` waits.
+    /// The owners that `owner` waits for.
     #[must_use]
     pub fn waits_for(&self, owner: LockOwner) -> Vec<LockOwner> {
         let mut found = Vec::new();
@@ -402,7 +404,7 @@ impl LockTable {
         }
     }
 
-    /// Whether one of those in the way waits, through others perhaps, for the one who wishes.
+    /// Whether one of the owners in the way waits, through others perhaps, for the one that asks.
     fn would_circle(&self, file: LockFile, wish: &LockClaim) -> bool {
         let Some(locks) = self.files.get(&file) else { return false };
         let mut next: Vec<LockOwner> = locks.in_the_way(wish).map(|held| held.owner).collect();

@@ -1,4 +1,5 @@
-//! What is not there in a partition whose records died with their nodes: nobody can say whether it was.
+//! Missing records of a partition whose records died with their nodes: it cannot be known whether
+//! they were there.
 
 use std::ops::ControlFlow;
 
@@ -11,8 +12,10 @@ use crate::sessions::KnownOperation;
 use crate::{Partition, RequestContext, check};
 
 impl Partition {
-    /// Which guard or action of an operation is about a record that is not there, so that its answer would say that there was none, or make one. `None`: there is no
-    /// such one, or the operation was decided before, or is refused for another reason. What only takes away is not asked about.
+    /// Which guard or action of an operation is about a record that is not there, so that its
+    /// answer would say that there was none, or make one. `None`: there is no such one, or the
+    /// operation was decided before, or is refused for another reason. An action that only takes
+    /// away is not asked about.
     pub(crate) fn lost_at(
         &self,
         client: ClientId,
@@ -61,8 +64,9 @@ impl Partition {
         guards.chain(actions).position(|is_lost| is_lost).map(|index| index as u16)
     }
 
-    /// A change was refused, for what it is about may have been lost. As of every other refusal is noted what a sending that is still under way must be answered:
-    /// it must not take effect once the loss is acknowledged.
+    /// A change was refused, for its record may have been lost. As of every other refusal is noted
+    /// what a sending that is still under way must be answered: it must not take effect once the
+    /// loss is acknowledged.
     pub(crate) fn refuse_lost(
         &mut self,
         client: ClientId,
@@ -90,7 +94,8 @@ impl Partition {
     }
 }
 
-/// A listing says what is there, and then that there may have been more: who asks for that is refused.
+/// A listing names the records that are there, and then says that there may have been more: a
+/// client that asks for those is refused.
 pub(crate) fn leave_open(mut outcome: AppliedOutcome) -> AppliedOutcome {
     if let AppliedOutcome::Done(outputs) = &mut outcome {
         for output in outputs.iter_mut() {

@@ -1,33 +1,42 @@
 //! Mirroring: a partition together with its part in its mirror group. Pure, like the partition: time and messages come in, effects go out.
 //!
-//! **The log.** The primary applies an operation at once and writes down what happened as an *entry* ([`samite_wire::peer::PartitionLogEntry`]):
-//! the operation as it came, where the log was before, and what the partition's version and the outcome were after. Members apply entries in
-//! order; each says where the log must stand and what must come of it, so a member cannot skip one, apply one twice, or drift apart
-//! without noticing. Positions count on over terms, and each term begins with an entry of its own ([`Event::Opened`](samite_wire::peer::EntryEvent::Opened)): a
-//! member that has applied that one has applied all before it, and only then its acknowledgements count.
+//! **The log.** The primary applies an operation at once and writes it down as an *entry*
+//! ([`samite_wire::peer::PartitionLogEntry`]): the operation as it came, where the log was before,
+//! and what the partition's version and the outcome were after. Members apply entries in order;
+//! each says where the log must stand and which result it must have, so a member cannot skip one,
+//! apply one twice, or drift apart without noticing. Positions count on over terms, and each term
+//! begins with an entry of its own ([`Event::Opened`](samite_wire::peer::EntryEvent::Opened)): a
+//! member that has applied it has all before it, and only then its acknowledgements count.
 //!
-//! **Committed** is what every *required* member has applied. Required are the members that the map calls good, and those that were just
-//! brought up to date. A reply may leave when what it has seen is committed: [`MirroredPartition::apply`] gives a [`CommitPosition`],
-//! and [`MirroredPartition::commit_status`] says what has become of it. The primary never stops requiring a member on its own: it asks ([`MirrorEffect::Missed`]) until a map
-//! says that the member is not good any more, and no report is under way that it is up to date ([`MirroredPartition::missed_answered`]).
+//! **Committed** is what every *required* member has applied. Required are the members that the map
+//! calls good, and those that were just brought up to date. A reply may leave when what it has seen
+//! is committed: [`MirroredPartition::apply`] gives a [`CommitPosition`], and
+//! [`MirroredPartition::commit_status`] gives its status. The primary never stops requiring a
+//! member on its own: it asks ([`MirrorEffect::Missed`]) until a map says that the member is not
+//! good any more, and no report is under way that it is up to date
+//! ([`MirroredPartition::missed_answered`]).
 //!
-//! **Terms.** A message of an older term is refused, and the refusal names the newer one: who gets it is not the primary any more.
-//! There is one primary for a term, and it needs the acknowledgement of its successor, which refuses: so nothing is committed in a
-//! term once the next has begun. The first version of a term is above all of the term before ([`Version::before`](samite_types::Version::before)).
-//! Before a new primary begins its term it takes over what other good members have applied and it has not (`elect.rs`).
+//! **Terms.** A message of an older term is refused, and the refusal names the newer one: a member
+//! that gets it is not the primary any more. There is one primary for a term, and it needs the
+//! acknowledgement of its successor, which refuses: so nothing is committed in a term once the next
+//! has begun. The first version of a term is above all of the term before
+//! ([`Version::before`](samite_types::Version::before)). Before a new primary begins its term it
+//! takes over what other good members have applied and it has not (`catching_up.rs`).
 //!
-//! **Resync** (`source.rs`, `sink.rs`): the member is walked through the keys, says what it lacks, and gets it; what changes behind the
-//! walk goes to a queue; when that is short, the rest of it and the partition's state are sent, and the member follows the log from there.
+//! **Resync** (`source.rs`, `sink.rs`): the member is walked through the keys, says which records
+//! it lacks, and gets them; keys that change behind the walk go to a queue; when that is short, the
+//! rest of it and the partition's state are sent, and the member follows the log from there.
 //!
-//! **Leases on records** are volatile. That a primary gives some is an entry; a new primary that finds it lets no mutation through until
-//! they must have run out.
+//! **Delegations** are volatile. That a primary grants some is an entry; a new primary that finds
+//! it lets no mutation through until they must have run out.
 //!
 //! **The write-ahead log** of a durable dataset is one more follower ([`MirroredPartition::set_logs`]): it is given each entry
 //! ([`MirrorEffect::Append`]) and says how far they are on flash ([`MirroredPartition::logged`]).
 //!
-//! **Room** (`room.rs`): members keep space for what the primary decides on, so that a change fits on all members that count, or takes effect nowhere.
+//! **Room** (`room.rs`): members keep space for the changes that the primary decides on, so that a
+//! change fits on all members that count, or takes effect nowhere.
 //!
-//! **Reads by others** than the primary are lent to them (`reads.rs`), where a dataset wants that.
+//! **Reads by others** than the primary need a read lease (`reads.rs`), if the dataset wants that.
 //!
 //! Messages may be lost, come twice, late and in any order. Messages to send may be dropped as well: they are sent again.
 
@@ -82,13 +91,14 @@ pub use source::{CopiedRecord, CopyBatch, CopySource};
 /// Times of mirroring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MirrorTimes {
-    /// What was not answered is sent again after this.
+    /// A message that was not answered is sent again after this.
     pub retransmit: Duration,
     /// A member that did not answer for so long is reported.
     pub missed: Duration,
     /// It is reported again after this, as long as no map says so: the first time may be too early for that to count.
     pub report_again: Duration,
-    /// Longest lease on a record; a new primary lets nothing be changed for so long, if leases were given.
+    /// Longest delegation; a new primary lets nothing be changed for so long, if delegations were
+    /// granted.
     pub record_lease_max: Duration,
     /// A member that could not be brought up to date is tried again after this.
     pub resync_again: Duration,
@@ -97,7 +107,7 @@ pub struct MirrorTimes {
 }
 
 impl MirrorTimes {
-    /// What is used unless said otherwise.
+    /// The times that are used unless set otherwise.
     pub const DEFAULT: Self = Self {
         retransmit: Duration::from_millis(100),
         missed: Duration::from_millis(600),
@@ -123,9 +133,11 @@ pub struct GroupView {
     pub term: Term,
     /// Members; the first is the primary.
     pub members: Vec<GroupMember>,
-    /// Incarnation of each member's node: after another one the member has nothing of what it acknowledged.
+    /// Incarnation of each member's node: after another one the member has nothing of the entries
+    /// that it acknowledged.
     pub incarnations: Vec<u64>,
-    /// What the partition held died with its nodes, and nobody has taken note of it: see [`ErrorKind::Lost`].
+    /// The records of the partition died with its nodes, and no operator has acknowledged it: see
+    /// [`ErrorKind::Lost`].
     pub is_lost: bool,
 }
 
@@ -152,7 +164,7 @@ pub struct ApplyTime {
     pub lease_until: Duration,
 }
 
-/// What a reply has to wait for.
+/// The position that a reply has to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CommitPosition {
     /// Which time that this member was primary.
@@ -161,7 +173,7 @@ pub struct CommitPosition {
     pub position: Position,
 }
 
-/// What has become of a [`CommitPosition`].
+/// The status of a [`CommitPosition`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CommitStatus {
     /// The reply may leave.
@@ -172,14 +184,14 @@ pub enum CommitStatus {
     Lost,
 }
 
-/// What this member is to the group.
+/// This member's part in the group.
 #[derive(Debug)]
 enum MemberRole {
-    /// Not a member, or not told yet, or deposed and not told by whom.
+    /// Not a member, or not told yet, or deposed and not told by which primary.
     Out,
-    /// It applies what the primary sends.
+    /// It applies the entries that the primary sends.
     Secondary,
-    /// It is to decide, and takes over what others have first.
+    /// It is to decide, and takes over first what others have.
     Elect(Box<CatchingUpPrimary>),
     /// It decides on the order.
     Primary(Box<PrimaryState>),
@@ -214,9 +226,9 @@ pub struct MirroredPartition {
     is_doubtful: bool,
     /// See [`GroupView::is_lost`].
     is_lost: bool,
-    /// A primary may have given leases on records.
+    /// A primary may have granted delegations.
     lends: bool,
-    /// Whom this member follows.
+    /// The primary that this member follows.
     primary: TargetId,
     log: EntryLog,
     /// A checkpoint under way.
@@ -301,7 +313,8 @@ impl MirroredPartition {
         &self.partition
     }
 
-    /// The partition, for what is no part of the order of operations: leases on records, and what is shown.
+    /// The partition, for the parts of it that are outside the order of operations: delegations,
+    /// and the records that are published.
     pub const fn partition_mut(&mut self) -> &mut Partition {
         &mut self.partition
     }
@@ -330,7 +343,8 @@ impl MirroredPartition {
         self.is_fit
     }
 
-    /// Whether the map names it the primary, and it does not decide yet: it takes over what others have first.
+    /// Whether the map names it the primary, and it does not decide yet: it takes over first what
+    /// others have.
     #[must_use]
     pub const fn is_catching_up(&self) -> bool {
         matches!(self.role, MemberRole::Elect(_))
@@ -342,7 +356,7 @@ impl MirroredPartition {
         matches!(self.role, MemberRole::Primary(_))
     }
 
-    /// Whether leases on records may be out, of this primary or one before it.
+    /// Whether delegations may be out, of this primary or one before it.
     #[must_use]
     pub const fn lends(&self) -> bool {
         self.lends
@@ -400,7 +414,8 @@ impl MirroredPartition {
         }
         self.is_group = view.members.len() > 1;
         match view.members.iter().position(|member| member.target == self.me) {
-            // One that was started again leads nothing while a good one is waited for: its log is another in the same term.
+            // A member that was started again leads nothing while a good one is waited for: its log
+            // is another in the same term.
             Some(0) if view.members[0].consistency == MemberConsistency::Good => {
                 self.named(view, now)
             }
@@ -424,7 +439,7 @@ impl MirroredPartition {
             MemberRole::Elect(_) => return self.role = MemberRole::Out,
             MemberRole::Primary(_) => self.role = MemberRole::Out,
         }
-        // What waits is lost, also when this member answers reads later.
+        // Replies that wait are lost, also when this member answers reads later.
         self.reign += 1;
         self.reads.deposed();
         self.partition.set_follows(true);
@@ -432,11 +447,13 @@ impl MirroredPartition {
         self.effects.deposed();
     }
 
-    /// Applies an operation of a client. The reply may leave when the ticket, if there is one, is [committed](Self::commit_status).
+    /// Applies an operation of a client. The reply may leave when the commit position, if there is
+    /// one, is [committed](Self::commit_status).
     ///
-    /// Failures beside those of [`Partition::apply`]: `StaleMap` (another member is the primary), `Unavailable` (the lease of the node is over,
-    /// too much waits for members, or leases of an earlier primary may run: see [`MirroredPartition::mutable_at`]); this sending did nothing then, an
-    /// earlier one may have.
+    /// Failures beside those of [`Partition::apply`]: `StaleMap` (another member is the primary),
+    /// `Unavailable` (the lease of the node is over, too much waits for members, or delegations of
+    /// an earlier primary may run: see [`MirroredPartition::mutable_at`]); this sending did nothing
+    /// then, an earlier one may have.
     pub fn apply(
         &mut self,
         client: ClientId,
@@ -460,7 +477,7 @@ impl MirroredPartition {
         }
     }
 
-    /// What is said instead, when an operation has found what it reads damaged.
+    /// The answer instead, when an operation has found a record that it reads damaged.
     fn unless_damaged(&mut self, outcome: AppliedOutcome, now: Duration) -> AppliedOutcome {
         match outcome {
             AppliedOutcome::Failed { kind: ErrorKind::Corrupt, .. } => {
@@ -470,7 +487,7 @@ impl MirroredPartition {
         }
     }
 
-    /// What has become of a ticket.
+    /// The status of a commit position.
     #[must_use]
     pub fn commit_status(&self, ticket: CommitPosition) -> CommitStatus {
         let committed = match &self.role {
@@ -539,7 +556,7 @@ impl MirroredPartition {
         if let MemberRole::Primary(primary) = &mut self.role {
             primary.is_plain = !self.is_group && !is_logged && !self.reads.is_on;
             if primary.is_plain {
-                // What members had room for counts no more, and is not looked at again.
+                // The room of members counts no more, and is not looked at again.
                 self.partition.set_funds(ChangeFunds::Own);
             }
         }

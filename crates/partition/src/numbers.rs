@@ -16,7 +16,7 @@ pub(crate) type Numbers = [u8; ADVANCE_COUNT_MAX as usize * NUMBER_LEN as usize]
 pub(crate) struct RecordNumbers {
     /// The record; `None`: there is none.
     pub(crate) meta: Option<RecordMeta>,
-    /// What is not there counts as zeros.
+    /// Missing bytes count as zeros.
     pub(crate) numbers: Numbers,
     /// Bytes of them that are there.
     pub(crate) len: usize,

@@ -1,8 +1,9 @@
-//! Holds: which records somebody relies on beyond their names.
+//! Open references: records on which clients rely beyond their names.
 //!
-//! A hold is a token on a record. While a record has one, taking its key away ([`samite_wire::op::Action::Detach`]) gives it another
-//! key instead of removing it. Holds are volatile and stand beside the records: they end when they are released, when their
-//! record is removed, or when the client that took them is gone.
+//! An open reference is a token on a record. While a record has one, taking its key away
+//! ([`samite_wire::op::Action::Detach`]) gives it another key instead of removing it. Open
+//! references are volatile and stand beside the records: they end when they are released, when
+//! their record is removed, or when the client that took them is gone.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -18,22 +19,22 @@ use crate::limits::{HOLDS_MAX, HOLDS_PER_CLIENT_MAX};
 
 type Key = SmallVec<[u8; 32]>;
 
-/// Bytes of a hold in a list of holders.
+/// Bytes of an open reference in a list of holders.
 pub(crate) const HOLDER_LEN: usize = 16;
 
-/// The holds of a partition.
+/// The open references of a partition.
 #[derive(Debug, Default)]
 pub(crate) struct OpenReferences {
     tokens: HashMap<u64, (ClientId, Key), BuildKeyHasher>,
     keys: HashMap<Key, ReferencedRecord, BuildKeyHasher>,
     clients: BTreeMap<ClientId, usize>,
-    /// Detached records that nobody holds any more.
+    /// Orphans to which there is no open reference any more.
     abandoned: u64,
-    /// Holds taken and ended outside of changes of records.
+    /// Open references taken and ended outside of changes of records.
     changes: u64,
 }
 
-/// A record that is held, or was detached because it was.
+/// A record that has an open reference, or became an orphan because it had one.
 #[derive(Debug, Default)]
 struct ReferencedRecord {
     tokens: SmallVec<[u64; 2]>,
@@ -47,22 +48,22 @@ impl ReferencedRecord {
 }
 
 impl OpenReferences {
-    /// Detached records that nobody holds any more.
+    /// Orphans to which there is no open reference any more.
     pub(crate) const fn leaked_orphans(&self) -> u64 {
         self.abandoned
     }
 
-    /// Grows with each hold that is taken, released, or ended with its client.
+    /// Grows with each open reference that is taken, released, or ended with its client.
     pub(crate) const fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Clients that hold something.
+    /// Clients with open references.
     pub(crate) fn clients(&self) -> impl Iterator<Item = ClientId> {
         self.clients.keys().copied()
     }
 
-    /// Appends all holds in the order of keys, for another member of the mirror group.
+    /// Appends all open references in the order of keys, for another member of the mirror group.
     pub(crate) fn export(&self, out: &mut Vec<u8>) {
         put_u32(out, self.keys.len());
         let mut all: Vec<_> = self.keys.iter().collect();
@@ -81,7 +82,7 @@ impl OpenReferences {
         }
     }
 
-    /// What [`OpenReferences::export`] wrote.
+    /// The output of [`OpenReferences::export`].
     pub(crate) fn import(decoder: &mut FieldDecoder<'_>) -> Result<Self, WireError> {
         let mut imported = Self::default();
         for _ in 0..decoder.u32("held records")? {
@@ -103,7 +104,7 @@ impl OpenReferences {
         Ok(imported)
     }
 
-    /// Whether `client` may take `more` holds.
+    /// Whether `client` may take `more` open references.
     pub(crate) fn check_room(&self, client: ClientId, more: usize) -> Result<(), ErrorKind> {
         let of_client = self.clients.get(&client).copied().unwrap_or(0);
         let fits =
@@ -111,7 +112,8 @@ impl OpenReferences {
         if fits { Ok(()) } else { Err(ErrorKind::TooManyOpen) }
     }
 
-    /// Holds `key` for `client`; a token that holds something stays there. Returns how many hold the record of the token.
+    /// Opens a reference to `key` for `client`; a token that has a record stays there. Returns how
+    /// many open references the record of the token has.
     pub(crate) fn open_reference(&mut self, client: ClientId, key: &[u8], token: u64) -> u64 {
         match self.tokens.entry(token) {
             Entry::Occupied(known) => {
@@ -125,7 +127,7 @@ impl OpenReferences {
         self.attach(Key::from_slice(key), token)
     }
 
-    /// Ends a hold. Returns how many still hold its record.
+    /// Ends an open reference. Returns how many its record still has.
     pub(crate) fn release(&mut self, token: u64) -> u64 {
         let Some((client, key)) = self.tokens.remove(&token) else { return 0 };
         self.changes += 1;
@@ -133,7 +135,7 @@ impl OpenReferences {
         self.let_go(&key, token)
     }
 
-    /// The key of the record that `token` holds.
+    /// The key of the record that `token` refers to.
     pub(crate) fn locate(&self, token: u64) -> Option<&[u8]> {
         self.tokens.get(&token).map(|(_, key)| key.as_slice())
     }
@@ -142,7 +144,7 @@ impl OpenReferences {
         self.holders_of(key) > 0
     }
 
-    /// The record at `key`, which is held, has the key `to` now.
+    /// The record at `key`, which has open references, has the key `to` now.
     pub(crate) fn detached(&mut self, key: &[u8], to: &[u8]) {
         if key != to {
             self.forget(to);
@@ -155,7 +157,7 @@ impl OpenReferences {
 
     /// The record at `key` is gone.
     pub(crate) fn forget(&mut self, key: &[u8]) {
-        // Mostly nothing is held, and an empty map hashes the key all the same.
+        // Mostly there are no open references, and an empty map hashes the key all the same.
         if self.keys.is_empty() {
             return;
         }
@@ -170,7 +172,7 @@ impl OpenReferences {
         }
     }
 
-    /// Who holds `key`: token and client of each, 8 bytes little-endian.
+    /// Holders of open references to `key`: token and client of each, 8 bytes little-endian.
     pub(crate) fn list(&self, key: &[u8]) -> Vec<u8> {
         let tokens = self.keys.get(key).map_or(&[][..], |held| &held.tokens);
         let mut list = Vec::with_capacity(tokens.len() * HOLDER_LEN);
@@ -182,7 +184,7 @@ impl OpenReferences {
         list
     }
 
-    /// Lets exactly those in `list` hold `key`. Returns how many did.
+    /// Lets exactly the tokens in `list` refer to `key`. Returns how many did.
     pub(crate) fn set(&mut self, key: &[u8], list: &[u8]) -> u64 {
         let before = self.holders_of(key);
         self.forget(key);
@@ -196,7 +198,7 @@ impl OpenReferences {
         before
     }
 
-    /// Those who hold `from` hold `to` instead. Returns how many they are.
+    /// The tokens that refer to `from` refer to `to` instead. Returns how many they are.
     pub(crate) fn move_all(&mut self, from: &[u8], to: &[u8]) -> u64 {
         if from == to {
             return self.holders_of(from);
@@ -215,7 +217,7 @@ impl OpenReferences {
         held.count()
     }
 
-    /// Ends all holds of a client that is gone.
+    /// Ends all open references of a client that is gone.
     pub(crate) fn drop_client(&mut self, client: ClientId) {
         if self.clients.remove(&client).is_none() {
             return;

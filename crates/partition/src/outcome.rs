@@ -1,18 +1,18 @@
-//! What became of an operation.
+//! Outcomes of operations.
 
 use samite_backend::ValuePiece;
 use samite_types::{ErrorKind, Version};
 use samite_wire::op::PerAction;
 use smallvec::SmallVec;
 
-/// What became of an operation; it owns what it names, so a reply can be built from it at any time.
+/// The outcome of an operation; it owns its parts, so a reply can be built from it at any time.
 #[derive(Debug)]
 pub enum AppliedOutcome {
     /// Took effect; one output for each action.
     Done(PerAction<ActionOutput>),
     /// Had no effect.
     Failed {
-        /// Why; [`ErrorKind::Conflict`] when a guard did not hold.
+        /// Why; [`ErrorKind::Conflict`] when a guard was not true.
         kind: ErrorKind,
         /// Which guard (for `Conflict`) or which action, counted from 0.
         index: u16,
@@ -39,7 +39,7 @@ impl AppliedFailure {
     }
 }
 
-/// What one action did or found. See [`samite_wire::op::ActionResult`], its form on the wire.
+/// The result of one action. See [`samite_wire::op::ActionResult`], its form on the wire.
 #[derive(Debug)]
 pub enum ActionOutput {
     /// Of a `Get`, `Locate` or `Holders`.
@@ -67,7 +67,8 @@ pub enum ActionOutput {
         /// The record existed.
         existed: bool,
     },
-    /// Of an `Add`, `Max`, `DeletePrefix`, `RaiseLease` or `Lease`, and of most actions on holds.
+    /// Of an `Add`, `Max`, `DeletePrefix`, `RaiseLease` or `Lease`, and of most actions on open
+    /// references.
     Number(u64),
     /// Of a `List`.
     Listing {

@@ -15,21 +15,21 @@ use crate::numbers::{self, NUMBER_LEN, Numbers};
 use crate::open_references::{HOLDER_LEN, OpenReferences};
 use crate::outcome::AppliedFailure;
 
-/// What an action needs beside itself.
+/// The needs of an action beside itself.
 #[derive(Debug)]
 pub(crate) struct PlanStep<'a> {
     /// Where an append goes.
     pub(crate) offset: u32,
     /// Bytes to store.
     pub(crate) source: Option<WriteSource<'a>>,
-    /// What `Advance` writes, if no earlier action has a say in it.
+    /// The bytes that `Advance` writes, if no earlier action has a say in them.
     pub(crate) numbers: Option<Numbers>,
 }
 
 /// One step for each action.
 pub(crate) type Plan<'a> = PerAction<PlanStep<'a>>;
 
-/// What `Advance` writes is as long as a part of this.
+/// The bytes that `Advance` writes are as long as a part of this.
 const NUMBERS: Numbers = [0; size_of::<Numbers>()];
 
 /// The number that `Add` and `Max` write is as long as this.
@@ -38,7 +38,7 @@ const NUMBER: WriteSource<'static> = WriteSource::Bytes(&[0; NUMBER_LEN as usize
 /// Why a plan is not carried out.
 pub(crate) enum PlanRefusal {
     Failed(AppliedFailure),
-    /// Other members are not known to have room for what it takes, so many bytes.
+    /// Other members are not known to have room for its so many bytes.
     Short(AppliedFailure, u64),
 }
 
@@ -128,7 +128,8 @@ fn reserve(
                 PlannedChange::Write { key, offset: *offset, source: &NUMBER }
             }
             (Action::Detach { key, to }, _) => PlannedChange::Moves { key, to },
-            // What was there is given back, and has to be found again. What was read is kept for the reply: a change of it goes elsewhere.
+            // The old value is given back, and has to be found again. A value that was read is kept
+            // for the reply: a change of it goes elsewhere.
             (
                 Action::Delete { key } | Action::Truncate { key, .. } | Action::Get { key, .. },
                 _,
@@ -219,7 +220,7 @@ fn take(block: &BlockRef, grants: &mut dyn BlockGrants) -> Option<ArenaExtent> {
     Some(extent)
 }
 
-/// What is known of a record at some point of an operation.
+/// The known state of a record at some point of an operation.
 #[derive(Clone, Copy)]
 enum RecordFate {
     Absent,
@@ -242,7 +243,7 @@ impl RecordFate {
         }
     }
 
-    /// What a write up to `end` makes of it.
+    /// Its length after a write up to `end`.
     fn grown(self, end: u32) -> Self {
         match self {
             Self::Absent => Self::Len(end),
@@ -255,7 +256,7 @@ impl RecordFate {
 /// The records as they will be after the actions planned so far.
 struct RecordShadow<'a, 's> {
     store: &'s dyn RecordStore,
-    /// Another action may ask for what this one leaves.
+    /// Another action may ask for the state that this one leaves.
     tracks: bool,
     /// Later entries count.
     known: PerAction<(&'a [u8], RecordFate)>,
@@ -263,12 +264,13 @@ struct RecordShadow<'a, 's> {
     wiped: SmallVec<[&'a [u8]; 1]>,
     holds: &'s OpenReferences,
     client: ClientId,
-    /// Holds that the actions planned so far take.
+    /// Open references that the actions planned so far take.
     more_holds: usize,
 }
 
 impl<'a> RecordShadow<'a, '_> {
-    /// What earlier actions leave of the record at `key`; `None`: they have nothing to do with it.
+    /// The state in which earlier actions leave the record at `key`; `None`: they have nothing to
+    /// do with it.
     fn left(&self, key: &[u8]) -> Option<RecordFate> {
         if let Some((_, fate)) = self.known.iter().rev().find(|(known, _)| *known == key) {
             return Some(*fate);
@@ -294,7 +296,7 @@ impl<'a> RecordShadow<'a, '_> {
         Ok(self.left(key).unwrap_or_else(|| RecordFate::of(found)))
     }
 
-    /// Finds what stands in the way of `action`, and notes what it will leave.
+    /// Finds obstacles to `action`, and notes the state that it will leave.
     fn plan(&mut self, action: &Action<'a>, step: &mut PlanStep<'_>) -> Result<(), ErrorKind> {
         let (key, fate) = match action {
             Action::Get { key, offset, len } => {
@@ -327,7 +329,7 @@ impl<'a> RecordShadow<'a, '_> {
                 (*key, fate.grown(*offset + NUMBER_LEN))
             }
             Action::Advance { key, offset, count, to, slack } => {
-                // Also what is reserved.
+                // Also the space that is reserved.
                 let len = u32::from(*count) * NUMBER_LEN;
                 step.source = Some(WriteSource::Bytes(&NUMBERS[..len as usize]));
                 let found = numbers::advanced(self.store, key, (*offset, *count), (*to, *slack))?;
@@ -366,7 +368,7 @@ impl<'a> RecordShadow<'a, '_> {
         Ok(())
     }
 
-    /// The same, of an action on holds or one that nothing stands in the way of.
+    /// The same, of an action on open references or one without obstacles.
     fn plan_hold(&mut self, action: &Action<'a>) -> Result<(), ErrorKind> {
         match action {
             Action::Hold { key, .. } => {

@@ -1,4 +1,5 @@
-//! Which records clients of the node's host are shown ([`samite_wire::lookup`]): those that were just made, or looked up.
+//! Publishing records to clients of the node's host ([`samite_wire::lookup`]): records that were
+//! just made, or looked up.
 
 use samite_backend::{RecordMeta, RecordStore};
 use samite_types::Version;
@@ -36,7 +37,7 @@ pub(crate) fn found(store: &dyn RecordStore, operation: &Operation<'_>, outputs:
 
 const LOOKUP_LEN_MIN: u32 = HEAD_LEN as u32;
 
-/// After a mutation, which gave what it changed `version`.
+/// After a mutation, which gave the records that it changed `version`.
 pub(crate) fn made(store: &dyn RecordStore, operation: &Operation<'_>, version: Version) {
     let [Action::Put { key, data: ValueData::Inline(value) }, ..] = operation.actions.as_slice()
     else {

@@ -1,8 +1,10 @@
 //! First sendings that were refused.
 //!
-//! A refusal changes nothing, so it is no entry of the log, and members do not know of it. But what was sent may come a second time from the same
-//! connection, late, when its client has been told; by then nothing might stand in its way. Who refused it remembers that, until the client says that it
-//! has the answer. Nobody else need to: a second *sending* says that it is one, and a refusal of that is an entry.
+//! A refusal changes nothing, so it is no entry of the log, and members do not know of it. But the
+//! operation may come a second time from the same connection, late, when its client has been told;
+//! by then nothing might stand in its way. The member that refused it remembers that, until the
+//! client says that it has the answer. No other need to: a second *sending* says that it is one,
+//! and a refusal of that is an entry.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +44,8 @@ impl ClientRefusals {
         }
     }
 
-    /// `seq` was refused. Bounded like the results of sessions: whoever was not refused anything for longest is forgotten first.
+    /// `seq` was refused. Bounded like the results of sessions: the client that was not refused
+    /// anything for longest is forgotten first.
     pub(crate) fn note(&mut self, client: ClientId, seq: Seq, reason: (ErrorKind, u16)) {
         let is_known = self.clients.contains_key(&client);
         if self.total >= RESULTS_MAX || !is_known && self.clients.len() >= SESSIONS_MAX {
@@ -58,7 +61,7 @@ impl ClientRefusals {
         self.total += usize::from(known.refused.insert(seq, reason).is_none());
     }
 
-    /// What became of the first sending of `seq`, if that was refused.
+    /// The answer to the first sending of `seq`, if that was refused.
     pub(crate) fn find(&self, client: ClientId, seq: Seq) -> Option<KnownOperation<'static>> {
         let known = self.clients.get(&client)?;
         if seq < known.heard {
@@ -78,7 +81,7 @@ impl Partition {
         reason: (ErrorKind, u16),
     ) {
         if context.is_retry {
-            // What was sent first may still be under way: it must not take effect after this answer.
+            // The first sending may still be under way: it must not take effect after this answer.
             self.refusals += 1;
             self.remember(client, (seq, context.answered_below), Err(reason));
         } else if !self.follows && !self.forgets {

@@ -21,34 +21,34 @@ use crate::plan::PlanStep;
 /// An action that cannot be done says why without words: an absent record is an everyday answer.
 type Result<T> = std::result::Result<T, ErrorKind>;
 
-/// What actions work on.
+/// The state that actions work on.
 pub(crate) struct ActionRun<'a> {
     pub(crate) store: &'a mut dyn RecordStore,
     pub(crate) lease_epoch: &'a mut Epoch,
     pub(crate) holds: &'a mut OpenReferences,
-    /// Who asks.
+    /// The client that asks.
     pub(crate) client: ClientId,
     /// The version that changed records get.
     pub(crate) version: Version,
     /// Bytes that listings may still take in the reply's body.
     pub(crate) body_left: usize,
-    /// What is listed may be shown to clients of the host: nothing changes.
+    /// Listed records may be published to clients of the host: nothing changes.
     pub(crate) shows: bool,
     /// Takes the keys of records that are changed.
     pub(crate) touched: Option<&'a mut Vec<Box<[u8]>>>,
-    /// Who asks copies large values from the arena.
+    /// The client copies large values from the arena.
     pub(crate) lends_memory: bool,
-    /// Gives leases; `None`: they are refused.
+    /// Grants delegations; `None`: they are refused.
     pub(crate) lender: Option<DelegationGrantor<'a>>,
 }
 
-/// What it takes to give a lease.
+/// The needs of a grant of a delegation.
 pub(crate) struct DelegationGrantor<'a> {
     pub(crate) leases: &'a mut RecordLeases,
     pub(crate) client: ClientId,
     pub(crate) term_max: Duration,
     pub(crate) now: Duration,
-    /// The client counts on what it asks for.
+    /// The client counts on the delegations that it asks for.
     pub(crate) is_promised: bool,
 }
 
@@ -131,12 +131,12 @@ impl ActionRun<'_> {
         match action.touched() {
             TouchedRecords::Key(key) => touched.push(key.into()),
             TouchedRecords::Moved(from, to) => touched.extend([from.into(), to.into()]),
-            // What is removed by its prefix is noted when it is found.
+            // Records that are removed by their prefix are noted when they are found.
             TouchedRecords::Nothing | TouchedRecords::Prefix(_) => {}
         }
     }
 
-    /// Answers what changes no record.
+    /// Answers an action that changes no record.
     pub(crate) fn ask(&mut self, action: &Action<'_>) -> Result<ActionOutput> {
         match action {
             Action::Get { key, offset, len } => {
@@ -164,7 +164,7 @@ impl ActionRun<'_> {
                     }
                     lender.leases.grant(lender.client, key, term, lender.now)
                 });
-                // No longer than what was asked for, which fits.
+                // No longer than the length that was asked for, which fits.
                 Ok(ActionOutput::Number(granted.as_micros() as u64))
             }
             Action::Hold { key, token } => {
@@ -180,7 +180,8 @@ impl ActionRun<'_> {
         }
     }
 
-    /// Fails unless the record at `key` can be held, as one of `count` holds of this operation.
+    /// Fails unless the record at `key` can get an open reference, as one of `count` of this
+    /// operation.
     pub(crate) fn check_reference(&self, key: &[u8], count: usize) -> Result<()> {
         self.holds.check_room(self.client, count)?;
         match self.store.meta(key)? {
@@ -223,7 +224,7 @@ impl ActionRun<'_> {
         let (store, shows) = (&*self.store, self.shows && value_len as usize >= HEAD_LEN);
         store.scan(prefix, after, reverse, value_len, &mut |record| {
             let flow = page.add(record.key, record.meta, record.value);
-            // Whoever lists a directory with attributes mostly looks the entries up next.
+            // A client that lists a directory with attributes mostly looks the entries up next.
             if shows && flow.is_continue() {
                 store.show(record.key, record.meta, record.value);
             }

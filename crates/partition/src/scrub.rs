@@ -1,4 +1,4 @@
-//! Looking at all that a partition holds, for damage.
+//! Scrubbing of all records of a partition, for damage.
 
 use std::ops::ControlFlow;
 
@@ -8,7 +8,7 @@ use samite_types::Result;
 use crate::mirror::StateDigest;
 use crate::{Key, Partition};
 
-/// What was found in a range of records.
+/// Findings in a range of records.
 #[derive(Clone, Debug)]
 pub struct ScrubbedRange {
     /// The last record that was looked at; `None`: there are no more.
@@ -17,18 +17,20 @@ pub struct ScrubbedRange {
     pub records: u64,
     /// Bytes of their values.
     pub len: u64,
-    /// Those that are damaged.
+    /// The records that are damaged.
     pub damaged: Vec<Box<[u8]>>,
-    /// Digest of keys, versions and values: equal in members that hold the same. Of no meaning when something is damaged.
+    /// Digest of keys, versions and values: equal in members that have the same records. Of no
+    /// meaning when something is damaged.
     pub(crate) digest: u64,
 }
 
 impl Partition {
-    /// Looks at the records behind `after` up to and with `upto` (each empty: no bound), at least one of them, until there were `len_max` bytes or `count_max`
-    /// records. What is in memory without a checksum has one from then on.
+    /// Looks at the records behind `after` up to and with `upto` (each empty: no bound), at least
+    /// one of them, until there were `len_max` bytes or `count_max` records. A record in memory
+    /// without a checksum has one from then on.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn scrub(
         &mut self,
         (after, upto): (&[u8], &[u8]),
@@ -58,7 +60,8 @@ impl Partition {
         Ok(ScrubbedRange { upto: last, records, len, damaged, digest: digest.get() })
     }
 
-    /// Puts the bytes of a damaged record back: `pieces` are what other members have at its version. Whether it is right then.
+    /// Puts the bytes of a damaged record back: `pieces` are those of other members at its version.
+    /// Whether it is right then.
     pub(crate) fn put_right(&mut self, record: &samite_wire::peer::RecordCopy<'_>) -> bool {
         use samite_backend::WriteSource;
         use samite_wire::op::ValueData;
@@ -69,7 +72,7 @@ impl Partition {
         if meta.version != record.version || meta.len as usize != len {
             return false;
         }
-        // In place: what is there must not be lost for want of room.
+        // In place: the record must not be lost for want of room.
         let mut at = 0;
         for piece in pieces {
             self.store.set_limit(samite_backend::QuotaLimit::Whole);
@@ -100,7 +103,8 @@ impl Partition {
         self.store.take_damaged()
     }
 
-    /// Lets one bit of a stored value be wrong from now on. For tests, and for whoever sets such faults on purpose.
+    /// Lets one bit of a stored value be wrong from now on. For tests, and for faults that are
+    /// injected.
     pub fn rot(&mut self, key: &[u8], random: u64) -> bool {
         self.store.rot(key, random)
     }

@@ -1,8 +1,9 @@
-//! Exactly once: what each client session has had done.
+//! Exactly once: the operations that each client session has had done.
 //!
-//! A mutation is known by its client session and sequence number. Its results are remembered until the client says that it
-//! has them, so a repetition is answered, not done again. Memory is bounded three ways: results per session, results in all, and
-//! sessions. What is forgotten before the client had its answer is refused when it comes again, never redone.
+//! A mutation is known by its client session and sequence number. Its results are remembered until
+//! the client says that it has them, so a repetition is answered, not done again. Memory is bounded
+//! three ways: results per session, results in all, and sessions. A result that is forgotten before
+//! the client had its answer is refused when the operation comes again, never redone.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,7 +16,7 @@ use crate::copy::{bounded, put_u32, put_u64};
 use crate::limits::{FORGOTTEN_MAX, REMEMBERED_LEN_MAX, RESULTS_MAX, SESSIONS_MAX};
 use crate::refusals::ClientRefusals;
 
-/// What is remembered of one action.
+/// The remembered result of one action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RememberedAction {
     /// Of a `Put`, `Write`, `Append` or `Truncate`.
@@ -24,7 +25,8 @@ pub(crate) enum RememberedAction {
     Deleted(bool),
     /// Of the actions that answer with a number.
     Number(u64),
-    /// Of a question with a short answer, such as a `Get` before a `Delete`: nobody can ask again what is gone.
+    /// Of a question with a short answer, such as a `Get` before a `Delete`: a record that is gone
+    /// cannot be asked for again.
     Value { version: Version, total_len: u32, bytes: Box<[u8]> },
     /// Of any other question, which is asked again.
     Asked,
@@ -42,15 +44,15 @@ pub(crate) struct AppliedOperation {
     pub(crate) results: Decided,
 }
 
-/// What was decided: its results, or why it was refused and which guard or action was the reason.
+/// The decision: its results, or why it was refused and which guard or action was the reason.
 pub(crate) type Decided = Result<Results, (ErrorKind, u16)>;
 
-/// What is known of an operation before it is tried.
+/// The known state of an operation before it is tried.
 #[derive(Debug)]
 pub(crate) enum KnownOperation<'a> {
     /// It did not take effect yet.
     New,
-    /// It took effect, here is what it did; or it was refused for good.
+    /// It took effect, with these results; or it was refused for good.
     Applied(&'a AppliedOperation),
     /// This sending of it was refused, and why.
     Refused(ErrorKind, u16),
@@ -80,8 +82,9 @@ pub(crate) struct PartitionSessions {
 struct SessionEntry {
     /// Nothing below is remembered.
     low: Seq,
-    /// The client has said that it has the answers to all below. Only here, and only for refusing: what a session *is* follows from what
-    /// was decided alone, so that all members of a mirror group have the same.
+    /// The client has said that it has the answers to all below. Only here, and only for refusing:
+    /// a session *is* the result of decisions alone, so that all members of a mirror group have the
+    /// same.
     heard: Seq,
     /// By sequence number.
     applied: VecDeque<AppliedOperation>,
@@ -113,12 +116,12 @@ impl PartitionSessions {
         self.refusals.note(client, seq, reason);
     }
 
-    /// Keeps what only this member knows, of what was here before.
+    /// Keeps the state that only this member has, of the sessions that were here before.
     pub(crate) fn inherit(&mut self, before: Self) {
         self.refusals = before.refusals;
     }
 
-    /// What is known of operation `seq` of `client`.
+    /// The known state of operation `seq` of `client`.
     pub(crate) fn look_up(&self, client: ClientId, seq: Seq, is_retry: bool) -> KnownOperation<'_> {
         let Some(session) = self.sessions.get(&client) else {
             let lost = is_retry && (self.forgot_more || self.forgotten.contains(&client));
@@ -132,13 +135,14 @@ impl PartitionSessions {
         }
     }
 
-    /// What is known of an operation that was not decided for good.
+    /// The known state of an operation that was not decided for good.
     fn first(&self, client: ClientId, seq: Seq, is_retry: bool) -> KnownOperation<'_> {
         let known = if is_retry { None } else { self.refusals.find(client, seq) };
         known.unwrap_or(KnownOperation::New)
     }
 
-    /// Remembers what was decided on operation `seq` of `client`, who has had the answers to all below `answered_below`.
+    /// Remembers the decision on operation `seq` of `client`, which has had the answers to all
+    /// below `answered_below`.
     pub(crate) fn remember(
         &mut self,
         client: ClientId,
@@ -192,7 +196,7 @@ impl PartitionSessions {
         }
     }
 
-    /// What [`PartitionSessions::export`] wrote.
+    /// The output of [`PartitionSessions::export`].
     pub(crate) fn import(decoder: &mut FieldDecoder<'_>) -> Result<Self, WireError> {
         let tick = decoder.u64("tick")?;
         let forgot_more = decoder.u8("forgot more")? != 0;

@@ -1,5 +1,6 @@
-//! Leases against a reference: whatever clients ask for and whenever, no change of another takes effect while a lease is in
-//! force, everybody's turn comes, and nobody waits longer than for one term.
+//! Delegations against a reference: whatever clients ask for and whenever, no change of another
+//! takes effect while a delegation is in force, every client's turn comes, and no request waits
+//! longer than for one term.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use samite_wire::op::{Action, Operation, ValueData};
 
 const KEYS: [&[u8]; 5] = [b"a", b"ab", b"abc", b"b", b"c"];
 
-/// What happens next.
+/// The next event.
 #[derive(Clone, Debug)]
 enum Step {
     /// Time passes.
@@ -23,7 +24,7 @@ enum Step {
         key: usize,
         term: u64,
     },
-    /// The client gives back what it got last, as when that was called back.
+    /// The client gives back the delegation that it got last, as when that was recalled.
     Release {
         client: u64,
         key: usize,
@@ -59,21 +60,21 @@ fn touches((key, wide): &(usize, bool), other: &[u8]) -> bool {
     if *wide { other.starts_with(KEYS[*key]) } else { other == KEYS[*key] }
 }
 
-/// Someone who waits: client, changes, since when.
+/// A waiting request: client, changes, since when.
 type Waiting = (u64, Vec<(usize, bool)>, Duration);
 
 #[derive(Default)]
 struct World {
     leases: RecordLeases,
     now: Duration,
-    /// What clients were promised, and nothing else: key and client, until when.
+    /// The delegations that clients were granted, and nothing else: key and client, until when.
     promised: BTreeMap<(&'static [u8], u64), Duration>,
     waiting: Vec<Waiting>,
     done: usize,
 }
 
 impl World {
-    /// Whether a promise to another client stands against a change.
+    /// Whether a delegation of another client stands against a change.
     fn is_promised(&self, client: u64, keys: &[(usize, bool)]) -> bool {
         self.promised.iter().any(|((key, holder), until)| {
             *holder != client && *until > self.now && keys.iter().any(|touch| touches(touch, key))
@@ -97,7 +98,7 @@ impl World {
         false
     }
 
-    /// What a node does when a lease has ended or was given back.
+    /// The work of a node when a delegation has ended or was given back.
     fn retry(&mut self) {
         self.leases.clear_waits();
         for waiting in std::mem::take(&mut self.waiting) {
@@ -108,7 +109,8 @@ impl World {
     fn step(&mut self, step: &Step) {
         match step {
             Step::Pass(ms) => {
-                // A node looks when the first lease ends, not at the end of the time that passes.
+                // A node looks when the first delegation ends, not at the end of the time that
+                // passes.
                 for _ in 0..*ms {
                     self.now += Duration::from_millis(1);
                     self.retry();

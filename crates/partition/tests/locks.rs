@@ -71,7 +71,7 @@ struct Wait {
     mode: LockMode,
 }
 
-/// Every byte, and who holds it how.
+/// Every byte, its holders and their modes.
 #[derive(Default)]
 struct Model {
     bytes: BTreeMap<(LockSpace, u64), BTreeMap<LockOwner, LockMode>>,
@@ -256,7 +256,8 @@ fn run(ops: &[Op]) {
     assert!(table.is_empty());
 }
 
-/// Another table that takes over what this one holds, in any order, holds the same; and forgets it again.
+/// Another table that takes over the locks of this one, in any order, has the same; and forgets
+/// them again.
 fn is_told_whole(table: &LockTable) {
     let mut other = LockTable::default();
     for (file, lock) in table.held() {

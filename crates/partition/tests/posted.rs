@@ -1,4 +1,5 @@
-//! Operations that clients have posted: what stands in the way of one action does not keep the others from taking effect.
+//! Operations that clients have completed early: an obstacle to one action does not keep the others
+//! from taking effect.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 use std::time::Duration;
@@ -26,7 +27,7 @@ fn operation<'a>(actions: impl IntoIterator<Item = Action<'a>>) -> Operation<'a>
     Operation::new(PartitionId(0), actions)
 }
 
-/// Makes a record that is new, and leaves a mark.
+/// Makes a record that is new, and leaves a change stamp.
 fn make(key: &[u8], token: u64) -> Operation<'_> {
     let put = Action::Put { key, data: ValueData::Inline(b"value") };
     let hold = Action::Hold { key, token };

@@ -1,4 +1,4 @@
-//! Observers that see what no process may: they compare what different ones did.
+//! Observers that see more than any process may: they compare the acts of different ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::net::ProcessPlace;
 pub struct RuleViolation {
     /// Which rule.
     pub rule: &'static str,
-    /// What was seen.
+    /// The observations.
     pub words: String,
 }
 
@@ -38,11 +38,11 @@ pub struct AuditSet {
     alive: BTreeMap<NodeId, u64>,
     lost: BTreeSet<PartitionId>,
     losses: RunLosses,
-    /// Who acknowledged changes in a term of a partition.
+    /// The nodes that acknowledged changes in a term of a partition.
     primaries: BTreeMap<(DatasetId, PartitionId, Term), ProcessPlace>,
     /// Digests of the voters' register, by revision.
     registers: BTreeMap<u64, u64>,
-    /// What is acknowledged outlives all processes.
+    /// An acknowledged change outlives all processes.
     pub outlives: bool,
     /// Nodes may have too little room for all that is put there.
     pub gets_full: bool,
@@ -61,19 +61,20 @@ impl AuditSet {
         }
     }
 
-    /// What happened that must never be.
+    /// An event that must never be.
     #[must_use]
     pub fn violations(&self) -> Vec<RuleViolation> {
         self.violations.clone()
     }
 
-    /// Partitions of which all good members died at one time: what was in them is gone, and that is told.
+    /// Partitions of which all good members died at one time: their records are gone, and that is
+    /// told.
     #[must_use]
     pub const fn lost(&self) -> &BTreeSet<PartitionId> {
         &self.lost
     }
 
-    /// What was lost, and acknowledged.
+    /// Losses, and those that were acknowledged.
     #[must_use]
     pub const fn losses(&self) -> &RunLosses {
         &self.losses

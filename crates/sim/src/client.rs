@@ -23,7 +23,7 @@ const CALL_MAX: Duration = Duration::from_secs(60);
 /// How long a client waits for answers when it looks for a newer map.
 const LOOK_MAX: Duration = Duration::from_millis(100);
 
-/// What a client is to do.
+/// The tasks of a client.
 #[derive(Debug)]
 pub enum ClientTask {
     /// So many random calls.
@@ -57,7 +57,7 @@ struct CurrentCall {
     was_sent: bool,
     /// Any member may be asked, where members answer reads; until one did not answer.
     by_members: bool,
-    /// Who was asked last, by which map, and the number of that request.
+    /// The node that was asked last, by which map, and the number of that request.
     asked: ProcessPlace,
     asked_epoch: Epoch,
     id: RequestId,
@@ -116,7 +116,7 @@ impl SimClient {
         self.phase = ClientPhase::Idle;
     }
 
-    /// What it is doing, in words.
+    /// Its task, in words.
     #[must_use]
     pub fn doing(&self) -> String {
         let current = self.current.as_ref().map(|current| {

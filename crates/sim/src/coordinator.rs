@@ -1,5 +1,6 @@
-//! An instance of the coordinator: takes part in the election, and while it leads, decides. What is decided is saved first, then published,
-//! then answered; what could not be saved is forgotten, and everything begins anew from what is saved.
+//! An instance of the coordinator: takes part in the election, and while it leads, decides. A
+//! decision is saved first, then published, then answered; a decision that could not be saved is
+//! forgotten, and everything begins anew from the saved state.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -49,7 +50,7 @@ type Answer = (ProcessPlace, RequestId, SavedVerdict);
 /// A coordinator that leads.
 struct SimulatedLeader {
     decider: SimulatedState,
-    /// Revision of what is saved, and the epoch of its map.
+    /// Revision of the saved state, and the epoch of its map.
     saved: (u64, Epoch),
     saved_at: Duration,
     published: Option<Arc<ClusterMap>>,
@@ -61,7 +62,7 @@ impl SimulatedLeader {
         (self.decider.revision(), self.decider.epoch())
     }
 
-    /// What is decided is saved.
+    /// The decision is saved.
     fn publish(&mut self, now: Duration) {
         self.saved = self.now();
         self.saved_at = now;
@@ -80,7 +81,7 @@ impl SimulatedLeader {
     }
 }
 
-/// Makes a coordinator at a time, from what is saved if something is.
+/// Makes a coordinator at a time, from the saved state if there is one.
 pub type Fresh = Box<dyn Fn(Option<&[u8]>, Duration) -> SimulatedState>;
 
 /// An instance.
@@ -94,7 +95,7 @@ pub struct SimCoordinator {
     leading: Option<SimulatedLeader>,
     pending: Option<PendingRequest>,
     queue: VecDeque<(ProcessPlace, RequestId, ControlRequest)>,
-    /// Who waits for the next map, and what it knows.
+    /// The node that waits for the next map, and the epoch that it knows.
     watches: BTreeMap<ProcessPlace, (RequestId, Epoch)>,
     next_request: u64,
     /// The voter of this instance, where voters keep the state.
@@ -102,7 +103,8 @@ pub struct SimCoordinator {
 }
 
 impl SimCoordinator {
-    /// The instance `id` in a cluster of `nodes` nodes; `number` is of no other process. `fresh` makes a coordinator, from what is saved.
+    /// The instance `id` in a cluster of `nodes` nodes; `number` is of no other process. `fresh`
+    /// makes a coordinator, from the saved state.
     #[must_use]
     pub fn new(id: u32, number: u64, nodes: usize, timing: ClusterTiming, fresh: Fresh) -> Self {
         let leader = LeaderAddress { node: NodeId(id), addresses: vec![format!("tcp://k{id}:1")] };
@@ -159,7 +161,7 @@ impl SimCoordinator {
         context.wake_at(context.now + STORE_TIMEOUT);
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     fn pump(&mut self, context: &mut ProcessContext<'_>) {
         if let Some(voting) = &mut self.voting {
             voting.pump(context);
@@ -173,7 +175,7 @@ impl SimCoordinator {
         }
     }
 
-    /// Takes what its voter answered; whether that was anything.
+    /// Takes the answers of its voter; whether there were any.
     fn voted(&mut self, context: &mut ProcessContext<'_>) -> bool {
         let answers = self.voting.as_mut().map(SimVoter::answers).unwrap_or_default();
         let is_any = !answers.is_empty();
@@ -222,7 +224,8 @@ impl SimCoordinator {
         }
     }
 
-    /// Answers what waits, and lets time pass. In this order, as the node does: who is silent is found out when everybody who spoke was heard.
+    /// Answers the waiting requests, and lets time pass. In this order, as the node does: a silent
+    /// node is found out when every node that spoke was heard.
     fn decide(&mut self, context: &mut ProcessContext<'_>) {
         let Some(leading) = &mut self.leading else { return };
         let gathered = leading.saved_at + self.timing.gather;
@@ -255,7 +258,7 @@ impl SimCoordinator {
         }
     }
 
-    /// Does whoever leads reach the nodes?
+    /// Does the leader reach the nodes?
     fn watch_leader(&mut self, context: &mut ProcessContext<'_>) {
         for (_, _, request) in &self.queue {
             if let ControlRequest::Heartbeat(beat) = request {
@@ -321,7 +324,7 @@ impl SimCoordinator {
         }
     }
 
-    /// What was decided is saved: it counts from now on.
+    /// The decision is saved: it counts from now on.
     fn saved(&mut self, answers: Vec<Answer>, context: &mut ProcessContext<'_>) {
         let Some(leading) = &mut self.leading else { return };
         leading.publish(context.now);
@@ -343,7 +346,7 @@ impl SimCoordinator {
         self.send_on(context);
     }
 
-    /// Tells everybody who waits that another leads.
+    /// Tells every node that waits that another instance leads.
     fn send_on(&mut self, context: &mut ProcessContext<'_>) {
         let leader = self.election.leader().cloned();
         let waiting = self.queue.drain(..).map(|(place, id, _)| (place, id));

@@ -1,4 +1,4 @@
-//! What clients asked for and were told, and when.
+//! Requests of clients and their answers, and when.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::op::{OpOutcome, SimOperation};
 /// One call of one client.
 #[derive(Clone, Debug)]
 pub struct ClientCall {
-    /// Who.
+    /// The client.
     pub client: usize,
     /// Where.
     pub partition: PartitionId,
-    /// What.
+    /// The operation.
     pub op: SimOperation,
     /// When it began.
     pub begun: Duration,

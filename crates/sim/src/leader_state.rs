@@ -17,11 +17,11 @@ use crate::node::DATASET;
 use crate::rules::{BrokenRule, RunRules};
 use crate::scenario::RunScenario;
 
-/// What is answered once all that was decided is saved.
+/// The answer once all decisions are saved.
 pub enum SavedVerdict {
     /// That.
     Reply(ControlReply),
-    /// The map, to somebody who has that of this epoch.
+    /// The map, to a node that has that of this epoch.
     Map(Epoch),
 }
 
@@ -33,15 +33,15 @@ pub struct SimulatedState {
 }
 
 impl SimulatedState {
-    /// From what is saved, or a new one.
+    /// From the saved state, or a new one.
     ///
     /// # Panics
-    /// If what another instance saved cannot be read.
+    /// If the state that another instance saved cannot be read.
     #[must_use]
     pub fn new(scenario: &RunScenario, saved: Option<&[u8]>, now: Duration) -> Self {
         let timing = ClusterTiming::DEFAULT;
         let coordinator = match saved {
-            // Nobody else leads any more.
+            // No other instance leads any more.
             Some(saved) => Coordinator::take_over(saved, timing, now),
             None => Coordinator::new("sim", scenario.founders as usize)
                 .and_then(|fresh| fresh.with_partitions(scenario.partitions))
@@ -58,13 +58,13 @@ impl SimulatedState {
         Self { coordinator, spec, rules: scenario.rules }
     }
 
-    /// What is to be saved.
+    /// The state to be saved.
     #[must_use]
     pub fn state(&self) -> Vec<u8> {
         self.coordinator.export()
     }
 
-    /// Grows with each change of what is to be saved.
+    /// Grows with each change of the state to be saved.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.coordinator.revision()
@@ -142,8 +142,8 @@ impl SimulatedState {
     }
 }
 
-/// Nodes and mirror groups of a map, in short: `n1?` is late, `n1-` offline; members good unless marked `~` (needs resync), `r` (restarted), `!` (bad). What is lost
-/// is called so.
+/// Nodes and mirror groups of a map, in short: `n1?` is late, `n1-` offline; members good unless
+/// marked `~` (needs resync), `r` (restarted), `!` (bad). A lost partition is called so.
 #[must_use]
 pub fn words(map: &ClusterMapData) -> String {
     let mut words = String::new();

@@ -1,4 +1,5 @@
-//! What an observer knows of losses: who had the records of a partition last, when the last of those died, from which map on that is told, and until when.
+//! An observer's knowledge of losses: which nodes had the records of a partition last, when the
+//! last of those died, from which map on that is told, and until when.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,19 +9,19 @@ use samite_wire::control::{ClusterMapData, DatasetData, LostRecords, PartitionTa
 
 use crate::node::DATASET;
 
-/// What happened to all records of a partition at once.
+/// An event of all records of a partition at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartitionEvent {
     /// They are gone, and that is told.
     Lost,
-    /// Somebody has taken note of it: what is gone is missing.
+    /// An operator has acknowledged it: a record that is gone is missing.
     Acknowledged,
 }
 
 /// The same, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimedEvent {
-    /// What.
+    /// The event.
     pub what: PartitionEvent,
     /// Not before this.
     pub from: Duration,
@@ -34,12 +35,12 @@ pub type Life = (NodeId, u64);
 /// The losses of a run.
 #[derive(Debug, Default)]
 pub struct RunLosses {
-    /// Who was good by the last map in which anybody was.
+    /// The members that were good by the last map in which any was.
     holders: BTreeMap<PartitionId, Vec<Life>>,
     died: BTreeMap<Life, Duration>,
     /// Lost, by the map of that epoch, and not acknowledged.
     open: BTreeMap<PartitionId, Epoch>,
-    /// What the operator wants to be acknowledged, and the newest map by which it does.
+    /// The losses that the operator wants to acknowledge, and the newest map by which it does.
     asked: BTreeMap<PartitionId, Epoch>,
     /// Acknowledged by the map of that epoch, which not all nodes have.
     spreading: BTreeMap<PartitionId, Epoch>,
@@ -47,7 +48,7 @@ pub struct RunLosses {
 }
 
 impl RunLosses {
-    /// What happened to a partition, in order.
+    /// The events of a partition, in order.
     #[must_use]
     pub fn of(&self, partition: PartitionId) -> &[TimedEvent] {
         self.happened.get(&partition).map_or(&[], Vec::as_slice)
@@ -84,7 +85,7 @@ impl RunLosses {
         }
     }
 
-    /// Compares a map that is published with what was lost. What is wrong with it, in words.
+    /// Compares a map that is published with the losses. Its errors, in words.
     pub fn compare(
         &mut self,
         map: &ClusterMapData,

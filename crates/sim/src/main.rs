@@ -1,4 +1,4 @@
-//! `samite-sim`: runs seeds, and shows what came of them.
+//! `samite-sim`: runs seeds, and shows their results.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -184,7 +184,7 @@ fn chosen(
         .collect()
 }
 
-/// What all runs together came to.
+/// The totals of all runs together.
 #[derive(Debug, Default)]
 struct RunTotals {
     seeds: u64,

@@ -1,4 +1,5 @@
-//! What travels between simulated processes: the real bytes, in the envelope that a connection would be.
+//! Messages between simulated processes: the real bytes, in the envelope that a connection would
+//! be.
 
 use std::fmt;
 
@@ -17,7 +18,7 @@ pub enum SimMessage {
     Request {
         /// Matches the reply.
         id: RequestId,
-        /// Who asks.
+        /// The client that asks.
         client: ClientId,
         /// A request's body.
         body: Vec<u8>,
@@ -88,7 +89,7 @@ impl SimMessage {
         Self::ControlReply { id, body: control::encode(reply) }
     }
 
-    /// What is different in different messages.
+    /// The parts in which messages differ.
     #[must_use]
     pub fn parts(&self) -> (u8, &[u8], &[u8]) {
         match self {

@@ -1,4 +1,4 @@
-//! What one partition must amount to: the same operations on a plain map.
+//! The expected state of one partition: the same operations on a plain map.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::op::{Key, OpCondition, OpOutcome, OpStep, SimOperation, StepResultSee
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PartitionModel {
     records: BTreeMap<Key, Vec<u8>>,
-    /// Which token holds which record.
+    /// The record of each token.
     holds: BTreeMap<u64, Key>,
     /// How much has happened to all records at once, and whether they are lost since.
     happened: usize,
@@ -20,7 +20,7 @@ pub struct PartitionModel {
 }
 
 impl PartitionModel {
-    /// Carries `op` out, and says what its caller must be told.
+    /// Carries `op` out, and returns the answer that its caller must get.
     pub fn apply(&mut self, op: &SimOperation) -> OpOutcome {
         if self.is_lost && self.may_have_had(op) {
             return OpOutcome::Failed(ErrorKind::Lost);
@@ -38,8 +38,8 @@ impl PartitionModel {
         OpOutcome::Done(op.acts.iter().map(|act| self.step(*act)).collect())
     }
 
-    /// The same for a detach that met a hold nobody knows of: one that was told to have failed, or has been released, may have come once more.
-    /// `None`: it is not of that kind.
+    /// The same for an unlink to an orphan that met an unknown open reference: one that was told to
+    /// have failed, or has been released, may have come once more. `None`: it is not of that kind.
     pub fn apply_referenced(&mut self, op: &SimOperation) -> Option<OpOutcome> {
         let [OpStep::Detach(key, to)] = op.acts[..] else { return None };
         let value = self.records.remove(&key)?;

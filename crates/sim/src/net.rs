@@ -1,8 +1,9 @@
-//! The simulated network: who hears what, when, how often.
+//! The simulated network: which process hears which message, when, how often.
 //!
-//! Links behave like connections (what one sends to another arrives in order, once) until a fault says otherwise. A process that dies breaks its
-//! connections: the other end hears of it, unless a cut keeps that from it, too. A message that is damaged ends its connection for both ends; what is
-//! under way by it is lost, and what is sent afterwards goes by a new one.
+//! Links behave like connections (messages from one to another arrive in order, once) until a fault
+//! says otherwise. A process that dies breaks its connections: the other end hears of it, unless a
+//! cut keeps that from it, too. A message that is damaged ends its connection for both ends;
+//! messages under way by it are lost, and later ones go by a new one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -57,14 +58,14 @@ impl LinkQuality {
     pub const GOOD: Self = Self { loss: 0, duplicate: 0, reorder: 0, corrupt: 0, latency_us: 500 };
 }
 
-/// What messages cost, when that counts. Faults aside, it takes the place of a latency by chance.
+/// The costs of messages, when they count. Faults aside, it takes the place of a latency by chance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MessageCost {
     /// The way of the first byte.
     pub latency: Duration,
     /// Bytes that a place can send, and can receive, in a second.
     pub bytes_per_s: f64,
-    /// What a place does for each message that it sends or receives.
+    /// The work of a place for each message that it sends or receives.
     pub per_message: Duration,
     /// How many bytes each byte of payload between members counts for.
     pub peer_payload_factor: usize,
@@ -72,7 +73,7 @@ pub struct MessageCost {
     pub counts_maps: bool,
 }
 
-/// When a place is done with what it has to send, and with what it has received.
+/// When a place is done with the messages that it has to send, and with those that it has received.
 #[derive(Clone, Copy, Debug, Default)]
 struct PlaceLoad {
     sends: Duration,
@@ -150,7 +151,7 @@ impl SimNetwork {
         self.quality = LinkQuality::GOOD;
     }
 
-    /// Whether what `from` sends reaches `to`.
+    /// Whether messages of `from` reach `to`.
     #[must_use]
     pub fn reaches(&self, from: ProcessPlace, to: ProcessPlace) -> bool {
         self.cuts.get(&(from, to)).is_none_or(|cuts| *cuts == 0)

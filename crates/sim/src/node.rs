@@ -1,4 +1,4 @@
-//! A node: what its shards do with threads and sockets, in the simplest form that has one thread and no socket.
+//! A node: the work of its shards, in the simplest form, with one thread and no socket.
 //!
 //! `node/membership.rs` beside this file has its part in the cluster: lease, map, reports; `node/flash.rs` its disk.
 
@@ -36,7 +36,7 @@ use membership::SimMembership;
 
 /// Name of the simulated dataset.
 pub const DATASET: &str = "sim";
-/// Bytes that a simulated target can hold: its reserve is 128 of them.
+/// Bytes of records that a simulated target may keep: its reserve is 128 of them.
 const CAPACITY: u64 = 8 << 10;
 /// Of one that nothing fills.
 const CAPACITY_AMPLE: u64 = 1 << 30;
@@ -48,7 +48,7 @@ const HELD_MAX: usize = 4096;
 
 type SlotId = (DatasetId, PartitionId);
 
-/// A reply that waits for what it has seen to be committed.
+/// A deferred reply: it waits until what it has seen is committed.
 struct SimDeferredReply {
     ticket: CommitPosition,
     to: ProcessPlace,
@@ -72,7 +72,7 @@ pub struct SimNode {
     rules: RunRules,
     resync_step_len: usize,
     backend: HeapBackend,
-    /// What something else takes of the target, and until when.
+    /// The space of the target that something else takes, and until when.
     taken: Option<(u64, Duration)>,
     map: Option<Arc<ClusterMap>>,
     history: MapHistory,
@@ -84,7 +84,7 @@ pub struct SimNode {
     /// How long a batch takes to get to flash, at most; `None`: nothing is logged.
     flash_us: Option<u64>,
     flash: Option<SimFlash>,
-    /// What a restart has left, until a map says what is to be opened.
+    /// The state that a restart has left, until a map says which partitions are to be opened.
     recovered: Recovered,
 }
 
@@ -119,7 +119,7 @@ impl SimNode {
         }
     }
 
-    /// Opens its disk, and reads what is there.
+    /// Opens its disk, and reads its contents.
     fn recover(&mut self, context: &mut ProcessContext<'_>) {
         let Some(flash_us) = self.flash_us else { return };
         let parts =
@@ -146,7 +146,7 @@ impl SimNode {
         self.map.as_ref()
     }
 
-    /// A partition of the simulated dataset, if it holds it.
+    /// A partition of the simulated dataset, if it has it.
     #[must_use]
     pub fn partition(&self, partition: PartitionId) -> Option<&MirroredPartition> {
         self.slots.iter().find(|((_, id), _)| *id == partition).map(|(_, slot)| &slot.mirrored)
@@ -156,7 +156,7 @@ impl SimNode {
         self.map.as_ref().map_or(Epoch(0), |map| map.epoch())
     }
 
-    /// Serves a request. `None`: its reply is held.
+    /// Serves a request. `None`: its reply is deferred.
     fn serve(
         &mut self,
         to: ProcessPlace,
@@ -290,7 +290,7 @@ impl SimNode {
             .with_rules(self.rules.mirror())
     }
 
-    /// Does what a partition asks for.
+    /// Carries out the effects of a partition.
     fn carry_out(&mut self, slot_id: SlotId, context: &mut ProcessContext<'_>) {
         let Some(slot) = self.slots.get_mut(&slot_id) else { return };
         while let Some(effect) = slot.mirrored.next_effect() {
@@ -407,7 +407,7 @@ impl SimNode {
         }
     }
 
-    /// Lets the disk do what it does, and tells partitions what has come to be on it.
+    /// Lets the disk do its work, and tells partitions which entries have come to be on it.
     fn step_flash(&mut self, context: &mut ProcessContext<'_>) {
         let Self { flash: Some(flash), slots, .. } = self else { return };
         let stepped = flash.step(context.now, context.rng, &mut |id, use_it| {
@@ -429,7 +429,8 @@ impl SimNode {
         }
     }
 
-    /// At the end of every turn: what was collected leaves, and the next turn is planned.
+    /// At the end of every request batch: the collected messages leave, and the next batch is
+    /// planned.
     fn end_turn(&mut self, context: &mut ProcessContext<'_>) {
         self.report(context);
         self.step_flash(context);

@@ -1,4 +1,4 @@
-//! What simulated clients do, as values that can be kept, sent and replayed on a model.
+//! Operations of simulated clients, as values that can be kept, sent and replayed on a model.
 
 use std::fmt;
 
@@ -9,8 +9,9 @@ use samite_wire::op::{self, Action, ActionResult, Guard, Operation, ValueData};
 /// A key, by its place among [`KEYS`].
 pub type Key = u8;
 
-/// All keys that there are in a partition: two registers, a log that is only appended to, a counter that is only added to, a name that is held,
-/// and the place where it goes when its name is taken away.
+/// All keys that there are in a partition: two registers, a log that is only appended to, a counter
+/// that is only added to, a name with open references, and the place where it goes when its name is
+/// taken away.
 pub const KEYS: [&[u8]; 6] = [b"ra", b"rb", b"lg", b"ct", b"hn", b"ho"];
 /// Keys that are put, deleted and compared.
 pub const REGISTERS: [Key; 2] = [0, 1];
@@ -18,9 +19,9 @@ pub const REGISTERS: [Key; 2] = [0, 1];
 pub const LOG: Key = 2;
 /// Key that is only added to.
 pub const COUNTER: Key = 3;
-/// Key that is held and detached.
+/// Key that gets open references and is unlinked to an orphan.
 pub const NAME: Key = 4;
-/// Key of what was detached.
+/// Key of the orphan.
 pub const ORPHAN: Key = 5;
 
 /// A condition.
@@ -68,7 +69,7 @@ pub struct SimOperation {
     pub acts: Vec<OpStep>,
 }
 
-/// What one step did or found, without versions.
+/// The result of one step, without versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepResultSeen {
     /// Of a get.
@@ -84,13 +85,13 @@ pub enum StepResultSeen {
     },
     /// Of a delete.
     Deleted(bool),
-    /// Of what answers with a number.
+    /// Of a step that answers with a number.
     Number(u64),
     /// Of a list, and whether that is all there is.
     Listing(Vec<(Vec<u8>, Vec<u8>)>, bool),
 }
 
-/// What became of an operation.
+/// The outcome of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpOutcome {
     /// It took effect.
@@ -99,7 +100,7 @@ pub enum OpOutcome {
     Failed(ErrorKind),
 }
 
-/// What values are filled with; none is longer.
+/// Bytes that values are filled with; none is longer.
 static FILLING: [u8; 64 << 10] = [0x5a; 64 << 10];
 
 /// Longest value that a listing returns here.
@@ -199,7 +200,8 @@ pub fn name(key: Key) -> &'static [u8] {
     KEYS[usize::from(key)]
 }
 
-/// What a decoded outcome says, and the version at which its mutation took effect, if it tells.
+/// The results in a decoded outcome, and the version at which its mutation took effect, if it
+/// tells.
 #[must_use]
 pub fn seen(outcome: &op::OperationOutcome<'_>) -> (OpOutcome, Option<Version>) {
     let results = match outcome {
@@ -229,7 +231,7 @@ fn bytes(data: &[ValueData<'_>]) -> Vec<u8> {
         match data {
             ValueData::Inline(bytes) => all.extend_from_slice(bytes),
             ValueData::Zeros(len) => all.resize(all.len() + *len as usize, 0),
-            // Nobody shares an arena here.
+            // No process shares an arena here.
             ValueData::Blocks(_) => {}
         }
     }

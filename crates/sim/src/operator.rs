@@ -1,4 +1,5 @@
-//! Who runs the cluster: adds nodes, drains and removes them, and takes note of what is lost, one wish after the other.
+//! The operator that runs the cluster: adds nodes, drains and removes them, and acknowledges
+//! losses, one admin request after the other.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,7 +13,8 @@ use crate::net::ProcessPlace;
 use crate::process::{ProcessContext, SimProcess};
 use crate::scenario::{OperatorRequest, PlannedRequest, RunScenario};
 
-/// A wish without an answer, or one that cannot be yet, is told again after this.
+/// An admin request without an answer, or one that cannot be carried out yet, is sent again after
+/// this.
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// An operator process.
@@ -21,15 +23,15 @@ pub struct SimOperator {
     coordinators: u32,
     wishes: VecDeque<PlannedRequest>,
     begun: Duration,
-    /// When the last wish was fulfilled.
+    /// When the last admin request was fulfilled.
     done: Duration,
-    /// What it has seen to be lost by which map, and is to be acknowledged.
+    /// The losses that it has seen by which map, and that are to be acknowledged.
     seen: Option<(Epoch, Vec<LostRecords>)>,
     next_request: u64,
 }
 
 impl SimOperator {
-    /// An operator with the wishes of a scenario; `number` is of no other process.
+    /// An operator with the admin requests of a scenario; `number` is of no other process.
     #[must_use]
     pub fn new(scenario: &RunScenario, number: u64) -> Self {
         Self {
@@ -48,7 +50,7 @@ impl SimOperator {
         self.wishes.is_empty()
     }
 
-    /// What it wants, in words.
+    /// Its request, in words.
     #[must_use]
     pub fn doing(&self) -> String {
         format!("{:?}", self.wishes)
@@ -74,10 +76,10 @@ impl SimOperator {
                 ControlRequest::AcknowledgeLoss { by: *by, seen: seen.clone() }
             }
         };
-        // Answers to what was wanted before count for nothing.
+        // Answers to earlier requests count for nothing.
         self.next_request += 1;
         let id = RequestId(self.next_request);
-        // An earlier wish that came a second time, late, may have taken the drain back.
+        // An earlier admin request that came a second time, late, may have taken the drain back.
         let drain = match next.want {
             OperatorRequest::Node(node, AdminRequest::Remove { .. }) => {
                 Some(ControlRequest::Wish { node: NodeId(node), wish: AdminRequest::Drain })

@@ -1,4 +1,4 @@
-//! What a process sees of the world.
+//! The view that a process has of the world.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -32,28 +32,28 @@ pub trait SimProcess: Any {
     fn die(&mut self, _: &mut SimRng, _: &mut SimDisk) {}
 }
 
-/// What outlives a process.
+/// The state that outlives a process.
 #[derive(Debug)]
 pub struct SimDisk {
     /// Small files, each of which is replaced whole or appended to, and never lost unless the disk is.
     pub files: BTreeMap<&'static str, Vec<u8>>,
-    /// A disk that loses what was not synced.
+    /// A disk that loses bytes that were not synced.
     pub flash: MemoryDisk,
 }
 
-/// What a process may use while it acts.
+/// The means of a process while it acts.
 pub struct ProcessContext<'w> {
     /// Its own clock, which never goes back.
     pub now: Duration,
-    /// The world's clock; only for what observers note.
+    /// The world's clock; only for the notes of observers.
     pub world_now: Duration,
     /// Chance.
     pub rng: &'w mut SimRng,
     /// Its disk.
     pub disk: &'w mut SimDisk,
-    /// What clients did.
+    /// The calls of clients.
     pub history: &'w mut CallHistory,
-    /// What observers noticed.
+    /// The observations of observers.
     pub audit: &'w mut AuditSet,
     /// Words for people.
     pub trace: &'w mut RunTrace,

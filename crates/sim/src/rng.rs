@@ -13,7 +13,8 @@ impl SimRng {
         Self(seed)
     }
 
-    /// Another generator, independent of what is drawn from this one later; equal tags give equal generators.
+    /// Another generator, independent of later draws from this one; equal tags give equal
+    /// generators.
     #[must_use]
     pub fn fork(&self, tag: u64) -> Self {
         Self(Self(self.0 ^ tag.wrapping_mul(0xd6e8_feb8_6659_fd93)).next())
@@ -31,7 +32,7 @@ impl SimRng {
 
     /// A number below `bound`, which is not 0.
     pub const fn below(&mut self, bound: u64) -> u64 {
-        // The bias of the remainder is far below what a test of this size could see.
+        // The bias of the remainder is far below the resolution of a test of this size.
         self.next() % bound
     }
 

@@ -16,7 +16,7 @@ pub enum BrokenRule {
     NoTerms,
     /// Results are not remembered: a repetition is done again.
     NoDedupe,
-    /// What changes behind the walk of a resync is not sent again.
+    /// A record that changes behind the walk of a resync is not sent again.
     NoQueue,
     /// Members that are not the primary answer reads.
     StaleReads,
@@ -24,19 +24,19 @@ pub enum BrokenRule {
     NoLease,
     /// A member that was brought up to date is not waited for until the map calls it good.
     LateAcks,
-    /// What is on its way to a log on flash counts as being there.
+    /// An entry on its way to a log on flash counts as being there.
     EarlyFlash,
-    /// What other members have room for counts for nothing.
+    /// The room of other members counts for nothing.
     NoRoom,
-    /// What is not there in a partition that has lost its records is said to be missing.
+    /// A record that is not there in a partition that has lost its records is said to be missing.
     LossUntold,
-    /// The coordinator takes no note of what is lost.
+    /// The coordinator takes no note of losses.
     LossForgotten,
     /// A voter that has lost its disk votes again under its old number.
     VotesTwice,
-    /// What a voter accepts is not on flash when it says so.
+    /// An entry that a voter accepts is not on flash when it says so.
     ForgetsLog,
-    /// Who holds the leader key goes on without waiting for most voters.
+    /// The instance that has the leader key goes on without waiting for most voters.
     OldTerm,
 }
 
@@ -110,7 +110,8 @@ impl RunRules {
             ignores_lease: self.breaks(BrokenRule::NoLease),
             requires_late: self.breaks(BrokenRule::LateAcks),
             ignores_room: self.breaks(BrokenRule::NoRoom),
-            // Those of lent reads are found by the tests of `partition` (`wrong_ways_of_reading`, `lent.rs`).
+            // The rules of read leases are found by the tests of `partition`
+            // (`wrong_ways_of_reading`, `lent.rs`).
             ..mirror::MirrorRules::default()
         }
     }

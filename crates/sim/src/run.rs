@@ -35,12 +35,12 @@ const STUCK_AFTER: Duration = Duration::from_secs(30);
 const RESYNCED_AFTER: Duration = Duration::from_secs(60);
 /// The client that reads everything at the end.
 pub(crate) const READER: u32 = 1000;
-/// The client that says what is wanted of nodes.
+/// The client that sends the admin requests.
 const OPERATOR: u32 = 2000;
 /// How long nothing may have changed before everything counts as settled.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// What came of a run.
+/// The results of a run.
 #[derive(Debug)]
 pub struct RunReport {
     /// The same for equal runs.
@@ -59,9 +59,9 @@ pub struct RunReport {
     pub too_hard: u32,
     /// Partitions of which all good members died at one time.
     pub lost: usize,
-    /// What must never be, and was.
+    /// Events that must never be, and were.
     pub violations: Vec<RuleViolation>,
-    /// What happened, if it was asked for.
+    /// The trace of events, if it was asked for.
     pub lines: Vec<String>,
 }
 

@@ -1,6 +1,7 @@
 //! How things grow with the number of nodes: the same nodes, coordinator and client as in all runs, on a network where messages cost time.
 //!
-//! To hold in memory what 512 nodes would, values are [`SHRUNK`] times shorter than they count for on the network.
+//! To have in memory the records of 512 nodes, values are [`SHRUNK`] times shorter than they count
+//! for on the network.
 
 mod page;
 
@@ -40,7 +41,7 @@ const CREATES_MAX: u32 = 2048;
 /// No step takes longer than this.
 const STEP_MAX: Duration = Duration::from_secs(600);
 
-/// What was measured with so many nodes.
+/// The measurements with so many nodes.
 #[derive(Clone, Debug, Serialize)]
 pub struct ScaleMetrics {
     /// Nodes.
@@ -69,14 +70,14 @@ pub struct ScaleMetrics {
     pub map_kib: u64,
     /// Bytes that the coordinator sent meanwhile, in KiB.
     pub rebuild_maps_kib: u64,
-    /// Data that one node held, in MiB.
+    /// Data of one node, in MiB.
     pub node_mib: u64,
 }
 
 /// Measures with `nodes` nodes.
 ///
 /// # Errors
-/// What took too long.
+/// The phase that took too long.
 pub fn measure(nodes: u32) -> Result<ScaleMetrics, String> {
     let without = measure_with(nodes, MessageCost { counts_maps: false, ..COST })?;
     let figures = measure_with(nodes, COST)?;

@@ -1,4 +1,4 @@
-//! What a run is made of: everything that a seed decides before the first event.
+//! The parts of a run: everything that a seed decides before the first event.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub enum ScenarioFault {
     Sever(ProcessPlace),
     /// Nothing gets from it to a node.
     Mute(ProcessPlace),
-    /// The process dies, and another one starts afterwards, which knows what was on its disk.
+    /// The process dies, and another one starts afterwards, which knows the contents of its disk.
     Crash(ProcessPlace),
     /// As [`Self::Crash`], of an instance of the coordinator, whose disk is lost meanwhile; unless most voters would be lost then.
     Wipe(ProcessPlace),
@@ -40,7 +40,7 @@ pub enum ScenarioFault {
 /// A fault, when it begins and how long it lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedFault {
-    /// What.
+    /// The fault.
     pub fault: ScenarioFault,
     /// When, from the start of the run.
     pub at: Duration,
@@ -48,23 +48,23 @@ pub struct PlannedFault {
     pub lasts: Duration,
 }
 
-/// What the one who runs the cluster wants, and not before when.
+/// An admin request of the operator, and the earliest time for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlannedRequest {
-    /// When, from the start of the run, and when what was wanted before is done.
+    /// When, from the start of the run, and when the request before is done.
     pub at: Duration,
     /// How long after that, at least.
     pub after: Duration,
-    /// What.
+    /// The request.
     pub want: OperatorRequest,
 }
 
-/// What may be wanted.
+/// The kinds of admin requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperatorRequest {
     /// This of a node.
     Node(u32, AdminRequest),
-    /// That what is lost by then is taken note of.
+    /// That losses until then are acknowledged.
     Acknowledge,
 }
 
@@ -95,7 +95,7 @@ pub struct RunScenario {
     pub nodes: u32,
     /// The first so many of them found the cluster; the others come when they are wanted.
     pub founders: u32,
-    /// What is wanted, in this order.
+    /// The admin requests, in this order.
     pub wishes: Vec<PlannedRequest>,
     /// Instances of the coordinator.
     pub coordinators: u32,
@@ -127,7 +127,7 @@ pub struct RunScenario {
     pub rules: RunRules,
 }
 
-/// Whether a node loses what it has in memory.
+/// Whether a node loses its records in memory.
 const fn is_death(fault: &ScenarioFault) -> bool {
     matches!(fault, ScenarioFault::Crash(ProcessPlace::Node(_)))
 }
@@ -201,7 +201,7 @@ impl RunScenario {
         scenario
     }
 
-    /// What is in some scenarios, each drawn from numbers of its own.
+    /// The options of some scenarios, each drawn from numbers of its own.
     fn draw_more(&mut self, seed: u64) {
         let mut flash = SimRng::new(seed).fork(6);
         if flash.chance(250) {
@@ -270,7 +270,8 @@ impl RunScenario {
                         plan(ScenarioFault::Wipe(*place), begins, rng.micros(50_000, longest));
                     }
                 }
-                // Some miss what the others decide; of those, some are lost; and what they find when they are back is what is left.
+                // Some voters miss the decisions of the others; of those, some are lost; and the
+                // decisions that they find when they are back are the ones left.
                 5..8 => {
                     let away =
                         if rng.chance(500) { ScenarioFault::Isolate } else { ScenarioFault::Crash };
@@ -328,7 +329,8 @@ impl RunScenario {
     fn change_nodes(&mut self, rng: &mut SimRng) {
         let late = rng.below(3) as u32;
         let mut at = Duration::ZERO;
-        // What was wanted before may come a second time, late: who takes it back waits for that.
+        // The request before may come a second time, late: an operator that takes it back waits for
+        // that.
         let late_for = Duration::from_millis(2_500);
         let mut wishes = Vec::new();
         let mut want = |rng: &mut SimRng, node, wish, after| {
@@ -337,7 +339,8 @@ impl RunScenario {
             at
         };
         self.nodes = self.founders + late;
-        // Whoever comes first founds the cluster: when things go wrong, one that was to come later.
+        // The first node that comes founds the cluster: when things go wrong, one that was to come
+        // later.
         for node in 0..self.nodes {
             let lasts = want(rng, node, AdminRequest::Add, Duration::ZERO);
             if node >= self.founders {
@@ -346,7 +349,7 @@ impl RunScenario {
             }
         }
         for _ in 0..rng.between(1, 2) {
-            // Those who stay are enough.
+            // The nodes that stay are enough.
             if self.nodes <= u32::from(self.redundancy) {
                 break;
             }
@@ -366,7 +369,7 @@ impl RunScenario {
         self.wishes = wishes;
     }
 
-    /// What is acknowledged is on flash, so that all nodes may die at once.
+    /// An acknowledged change is on flash, so that all nodes may die at once.
     fn endure(&mut self, rng: &mut SimRng) {
         self.flash_us = Some(*rng.pick(&[200, 5_000, 30_000]));
         // Long enough for something to be under way at any time.
@@ -386,7 +389,8 @@ impl RunScenario {
         }
     }
 
-    /// What is in memory goes with all nodes that have it, and mostly somebody takes note of that, sooner or later.
+    /// Records in memory go with all nodes that have them, and mostly an operator acknowledges
+    /// that, sooner or later.
     fn lose(&mut self, rng: &mut SimRng) {
         self.flash_us = None;
         if rng.chance(600) {
@@ -462,7 +466,8 @@ impl RunScenario {
         plan(ScenarioFault::Crash(other), dies_at, rng.micros(1_000_000, 3_000_000));
     }
 
-    /// A node is away until others have its place, while some clients go on there, and some take it for what it was, after they stood still.
+    /// A node is away until others have its place, while some clients go on there, and some, after
+    /// they stood still, take it for the primary that it was.
     fn depose(&mut self, rng: &mut SimRng) {
         self.pause_us = 300_000;
         self.calls = 60;

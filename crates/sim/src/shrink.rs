@@ -6,7 +6,8 @@ use crate::scenario::RunScenario;
 /// Most runs that shrinking takes.
 const RUNS_MAX: usize = 300;
 
-/// The smallest scenario found that still breaks the rule that `scenario` breaks, and what came of it. `None`: `scenario` breaks none.
+/// The smallest scenario found that still breaks the rule that `scenario` breaks, and its results.
+/// `None`: `scenario` breaks none.
 #[must_use]
 pub fn shrink(scenario: &RunScenario) -> Option<(RunScenario, RunReport)> {
     let report = run(scenario, false);

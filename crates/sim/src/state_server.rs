@@ -1,5 +1,5 @@
-//! The store of the coordinator's state: two values and a compare-and-swap, as etcd has them. It may be away for a while; what it has
-//! answered stays.
+//! The store of the coordinator's state: two values and a compare-and-swap, as etcd has them. It
+//! may be away for a while; a value that it has answered stays.
 
 use samite_coordinator::store::election::{LeaderSeat, ObservedKey};
 use samite_wire::control;
@@ -12,7 +12,7 @@ use crate::process::{ProcessContext, SimProcess};
 /// Asks the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StateRequest {
-    /// Who holds the leader key?
+    /// Which instance has the leader key?
     Read,
     /// Write the leader key if it has this revision, and with it the state, if there is one here.
     Swap {
@@ -43,7 +43,7 @@ pub enum StateReply {
 pub struct KeyState {
     /// Revision of its last change; 0: there is no such key.
     pub revision: u64,
-    /// What stands there.
+    /// The value that is stored.
     pub seat: Option<LeaderSeat>,
 }
 

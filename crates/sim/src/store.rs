@@ -1,5 +1,5 @@
-//! Records of a simulated target: an ordered map on the heap. The real memory backend has an arena and a thread that fills it in; what a partition
-//! does must not depend on either.
+//! Records of a simulated target: an ordered map on the heap. The real memory backend has an arena
+//! and a thread that fills it in; the behaviour of a partition must not depend on either.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -18,13 +18,13 @@ pub struct HeapBackend {
 }
 
 impl HeapBackend {
-    /// A target that holds `capacity` bytes.
+    /// A target that keeps `capacity` bytes.
     #[must_use]
     pub fn new(capacity: u64) -> Self {
         Self { quota: Arc::new(TargetQuota::new(capacity)) }
     }
 
-    /// What it can hold, and what is charged to it.
+    /// Its capacity, and the bytes that are charged to it.
     #[must_use]
     pub fn quota(&self) -> &TargetQuota {
         &self.quota
@@ -46,7 +46,7 @@ impl Backend for HeapBackend {
     }
 }
 
-/// What a record costs beside its key and value, in bytes.
+/// The costs of a record beside its key and value, in bytes.
 const RECORD_CHARGE: u64 = 16;
 
 fn record_charge(key: &[u8]) -> u64 {
@@ -186,7 +186,7 @@ impl RecordStore for HeapStore {
     fn charge_max(&self, changes: &[PlannedChange<'_>]) -> u64 {
         let demand = |(index, change): (usize, &PlannedChange<'_>)| {
             let Some(key) = change.key() else { return 0 };
-            // What an earlier change leaves is not known yet.
+            // The state that an earlier change leaves is not known yet.
             let mut earlier = changes[..index].iter();
             let is_known =
                 earlier.all(|earlier| !earlier.unsettles(key) && earlier.key() != Some(key));
@@ -238,7 +238,7 @@ impl RecordStore for HeapStore {
 
     fn truncate(&mut self, key: &[u8], len: u32, version: Version) -> Result<Option<RecordChange>> {
         let Some(before) = self.len(key) else { return Ok(None) };
-        // What it is longer by counts, whether it fits or not.
+        // The bytes by which it is longer count, whether it fits or not.
         let more = u64::from(len).saturating_sub(before);
         self.quota.charge(more, QuotaLimit::Beyond);
         self.used += more;

@@ -1,4 +1,4 @@
-//! What happened, as a number that two equal runs share, and as lines for people.
+//! The events, as a number that two equal runs share, and as lines for people.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,7 +20,7 @@ impl RunTrace {
         Self { hasher: Xxh3::new(), lines: readable.then(Vec::new), events: 0 }
     }
 
-    /// Something happened. `bytes` is what makes it different from other events.
+    /// Notes an event. `bytes` tell it from other events.
     pub fn event(&mut self, now: Duration, bytes: &[u8]) {
         self.events += 1;
         self.hasher.update(&(now.as_nanos() as u64).to_le_bytes());

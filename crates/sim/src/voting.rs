@@ -1,5 +1,5 @@
-//! The voter beside an instance of the coordinator, driven as a node drives it: time passes for it at even intervals, and what has to be on flash
-//! is there before anything that rests on it leaves.
+//! The voter beside an instance of the coordinator, driven as a node drives it: time passes for it
+//! at even intervals, and its state is on flash before any message that rests on it leaves.
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -25,9 +25,10 @@ use crate::state_server::{KeyState, StateReply, StateRequest};
 const QUEUE_MAX: usize = 1024;
 /// Most of them that are answered with one write to flash.
 const BATCH_MAX: usize = 64;
-/// Where on its disk a voter is: records, of which the first is all of it, and each other one is what was written since.
+/// The place of a voter on its disk: records, of which the first is all of it, and each other one
+/// is a later write.
 const FILE: &str = "voter";
-/// Who has this has served before: a voter that is missing is a lost one.
+/// An instance that has this has served before: a voter that is missing is a lost one.
 const FOUNDED: &str = "founded";
 
 enum VotingEvent {
@@ -45,7 +46,7 @@ struct AskedChange {
 /// An answer to the coordinator; `None`: there is none to be had now.
 pub type Answered = (RequestId, Option<StateReply>);
 
-/// A voter, or the wish for one.
+/// A voter, or a request for one.
 pub struct SimVoter {
     node: NodeId,
     instances: u32,
@@ -54,14 +55,14 @@ pub struct SimVoter {
     host: Option<VoterHost>,
     due: Duration,
     inbox: VecDeque<VotingEvent>,
-    /// What is on its way to flash, and when it is there.
+    /// Writes on their way to flash, and when they are there.
     writing: Option<(Duration, VoterOutput)>,
     asked: Option<AskedChange>,
     /// Revision of the state that the coordinator decides on.
     state_revision: u64,
     /// The register as it is on flash; `None`: there is no voter.
     view: Option<StateRegister>,
-    /// What it takes for decided, where that is the rule to be broken.
+    /// The commands that it takes for decided, where that is the rule to be broken.
     assumed: Option<StateRegister>,
     answers: Vec<Answered>,
 }
@@ -87,17 +88,17 @@ impl SimVoter {
         }
     }
 
-    /// Who votes, and what this one has of the register.
+    /// The voters, and this one's copy of the register.
     #[must_use]
     pub fn shown(&self) -> Option<(&VoterConfiguration, &StateRegister)> {
         let host = self.host.as_ref()?;
         Some((host.configuration()?, host.register()?))
     }
 
-    /// Begins with what is on its disk.
+    /// Begins with the contents of its disk.
     ///
     /// # Panics
-    /// If what another process wrote there cannot be read.
+    /// If the data that another process wrote there cannot be read.
     pub fn start(&mut self, context: &mut ProcessContext<'_>) {
         let all: Vec<NodeId> = (0..self.instances).map(NodeId).collect();
         let first = VoterConfiguration::first(&all).expect("instances are neither few nor many");
@@ -170,12 +171,12 @@ impl SimVoter {
         self.asked = None;
     }
 
-    /// What there is of answers.
+    /// The answers that there are.
     pub fn answers(&mut self) -> Vec<Answered> {
         std::mem::take(&mut self.answers)
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     pub fn pump(&mut self, context: &mut ProcessContext<'_>) {
         if let Some((there, output)) = self.writing.take() {
             if context.now < there {
@@ -192,7 +193,7 @@ impl SimVoter {
             let Some(host) = &mut self.host else { return };
             if context.now >= self.due {
                 host.tick();
-                // What stood still does not make up for it.
+                // Time in which it stood still is not made up for.
                 self.due = context.now + TICK;
             }
             let output = host.output(context.rng.next() | 1);
@@ -210,7 +211,7 @@ impl SimVoter {
         }
     }
 
-    /// It dies. Of what was on its way to flash, more or less is there.
+    /// It dies. Of the writes on their way to flash, more or less is there.
     pub fn die(&mut self, rng: &mut SimRng, disk: &mut SimDisk) {
         if let Some((_, mut output)) = self.writing.take() {
             match rng.below(3) {
@@ -226,7 +227,8 @@ impl SimVoter {
         let Some(host) = &mut self.host else { return };
         match event {
             VotingEvent::Message(from, body) => {
-                // The library ends in a panic when what others send contradicts what it knows to be decided.
+                // The library ends in a panic when messages of others contradict the decisions that
+                // it knows.
                 let receives = AssertUnwindSafe(|| host.receive(from, &body));
                 match std::panic::catch_unwind(receives) {
                     Ok(Ok(())) => {}
@@ -264,7 +266,7 @@ impl SimVoter {
         }
     }
 
-    /// What is to be on flash is there now.
+    /// The writes to flash are there now.
     fn written(&mut self, mut output: VoterOutput, context: &mut ProcessContext<'_>) {
         self.write(&mut output, context.disk);
         self.see(context);
@@ -360,14 +362,15 @@ fn kept(disk: &SimDisk) -> Option<(VoterId, VoterState)> {
     Some((voter, kept))
 }
 
-/// Loses what is on a disk, but for the knowledge that something was.
+/// Loses the contents of a disk, but for the knowledge that something was.
 pub fn wipe(disk: &mut SimDisk) {
     disk.files.clear();
     disk.files.insert(FOUNDED, Vec::new());
 }
 
-/// Whether most voters of the newest configuration are on disks, without the one of the instance `id`: else, lost, it would take with it what
-/// was decided. One that does not know of that configuration yet will hear of it.
+/// Whether most voters of the newest configuration are on disks, without the one of the instance
+/// `id`: else, lost, it would take decisions with it. A voter that does not know of that
+/// configuration yet will hear of it.
 pub fn may_be_lost<'d>(id: u32, disks: impl Iterator<Item = (u32, &'d SimDisk)>) -> bool {
     let all: Vec<_> = disks.filter_map(|(at, disk)| Some((at, kept(disk)?))).collect();
     let newest = all.iter().map(|(_, (_, kept))| &kept.configuration);

@@ -1,4 +1,4 @@
-//! What a client does next.
+//! The next call of a client.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +16,9 @@ pub struct ClientWorkload {
     partitions: u32,
     /// The next number that nobody else uses.
     number: u64,
-    /// What it last knew of a register.
+    /// The value of a register that it last knew.
     known: BTreeMap<(PartitionId, Key), Vec<u8>>,
-    /// Its holds, each with its partition.
+    /// Its open references, each with its partition.
     held: Vec<(PartitionId, u64)>,
 }
 
@@ -89,7 +89,7 @@ impl ClientWorkload {
         self.number - 1
     }
 
-    /// What came of a call.
+    /// The result of a call.
     pub fn learn(&mut self, partition: PartitionId, op: &SimOperation, outcome: &OpOutcome) {
         let OpOutcome::Done(seen) = outcome else {
             for act in &op.acts {

@@ -53,7 +53,7 @@ enum StalledItem {
     Wake,
 }
 
-/// Where a process runs, and what is true of that place.
+/// The place where a process runs, and its properties.
 struct ProcessSite {
     process: Option<Box<dyn SimProcess>>,
     /// Counts processes here; the first has 1.
@@ -64,7 +64,7 @@ struct ProcessSite {
     pauses: u32,
     held: VecDeque<StalledItem>,
     wake: Option<Duration>,
-    /// Its clock: what it shows beyond the world's, and how much faster it goes, in millionths.
+    /// Its clock: its offset from the world's, and how much faster it goes, in millionths.
     ahead: Duration,
     drift_ppm: i64,
 }
@@ -96,16 +96,17 @@ pub struct SimWorld {
     pub network: SimNetwork,
     /// Life of the process at the other end of each connection.
     connections: BTreeMap<(ProcessPlace, ProcessPlace), u64>,
-    /// How many connections between two places were damaged, by the pair in order: what was sent by an earlier one is lost.
+    /// How many connections between two places were damaged, by the pair in order: messages by an
+    /// earlier one are lost.
     damaged: BTreeMap<(ProcessPlace, ProcessPlace), u64>,
     usual_links: LinkQuality,
     /// Messages and bytes sent, by [`SimMessage::parts`]' kind.
     pub counts: BTreeMap<u8, (u64, u64)>,
-    /// What clients did.
+    /// The calls of clients.
     pub history: CallHistory,
-    /// What observers noticed.
+    /// The observations of observers.
     pub audit: AuditSet,
-    /// What happened.
+    /// The events.
     pub trace: RunTrace,
 }
 
@@ -282,7 +283,7 @@ impl SimWorld {
         self.act(place, |process, context| process.wake(context));
     }
 
-    /// Lets a process do something, and carries out what it asks for.
+    /// Lets a process do something, and carries out its requests.
     fn act(
         &mut self,
         place: ProcessPlace,
@@ -329,7 +330,7 @@ impl SimWorld {
             }
             return;
         }
-        // What a connection was made to is who hears what is sent over it.
+        // The process to which a connection was made hears the messages that are sent over it.
         let life = *self.connections.entry((from, to)).or_insert(life);
         let tag = message.parts().0;
         let len = self.network.len_of(&message);
@@ -353,7 +354,8 @@ impl SimWorld {
         site.life += 1;
         let drawn = self.rng.next() | 1;
         let number = match place {
-            // Who starts later has a higher one. Nodes start together, and never again at the same moment.
+            // A process that starts later has a higher one. Nodes start together, and never again
+            // at the same time.
             ProcessPlace::Node(id) => incarnation_at(self.now, u64::from(id) + 1),
             _ => drawn,
         };

@@ -1,4 +1,5 @@
-//! What docs/scale.md says, at sizes that take seconds: balance, messages, and a rebuild that falls as nodes are added.
+//! The statements of docs/scale.md, at sizes that take seconds: balance, messages, and a rebuild
+//! that falls as nodes are added.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 use samite_sim::scale::{ScaleMetrics, measure};
@@ -12,7 +13,7 @@ fn more_nodes_share_load_and_rebuild_and_cost_no_messages() {
         let messages = figures.messages_per_create;
         assert!((4.0..4.02).contains(&messages), "{figures:?}");
         assert!(figures.failover_ms < 1500, "{figures:?}");
-        // What changed is told, not everything: less than one whole map for each node.
+        // Changes are told, not everything: less than one whole map for each node.
         let whole = (figures.map_kib + 1) * u64::from(figures.nodes);
         assert!(figures.rebuild_maps_kib <= whole, "{figures:?}");
     }

@@ -20,8 +20,9 @@ fn seeds_break_no_rule() {
 #[test]
 fn seeds_that_found_something_break_no_rule_any_more() {
     let found = [
-        // Memory given up in vain: time passed for the coordinator before it had heard everybody who spoke.
-        5_773, 22_599, 57_455, // Holds that were refused or released came again.
+        // Memory given up in vain: time passed for the coordinator before it had heard every node
+        // that spoke.
+        5_773, 22_599, 57_455, // Open references that were refused or released came again.
         6_424, 34_064, 38_398, 59_660,
         // Mutations that were refused came again, as the network had doubled them.
         12_626, 19_410, 22_518, 29_912, 36_575, 55_943,
@@ -40,7 +41,8 @@ fn seeds_that_found_something_break_no_rule_any_more() {
     found.into_iter().for_each(|seed| is_fine(&scenario(seed)));
     // Two of five voters followed nobody, for ever.
     is_fine(&RunScenario::keeping_state(2_260, CoordinatorState::Voters));
-    // A member that did not know of a loss yet was lent reads, and said that something was missing.
+    // A member that did not know of a loss yet got a read lease, and said that something was
+    // missing.
     for seed in [2_041_916, 2_061_647] {
         is_fine(&RunScenario::keeping_state(seed, CoordinatorState::Store));
     }
@@ -63,7 +65,8 @@ fn seeds_have_voters_that_lose_their_disks() {
     assert!(count(&|one| loses(one) && !one.wishes.is_empty()) > 30);
 }
 
-/// What one node has alone and what all have is lost, is acknowledged and is not, and is judged all the same.
+/// Records of one node alone and records of all are lost, the losses are acknowledged or not, and
+/// all is judged all the same.
 #[test]
 fn seeds_lose_what_is_in_memory() {
     let (mut alone, mut mirrored, mut acknowledged) = (0, 0, 0);

@@ -1,11 +1,13 @@
-//! The simulator finds what it is there to find: each of these rules, broken on purpose, shows within so many seeds.
+//! The simulator finds the errors that it is there to find: each of these rules, broken on purpose,
+//! shows within so many seeds.
 
 use samite_sim::rules::{BrokenRule, RunRules};
 use samite_sim::run::run;
 use samite_sim::scenario::RunScenario;
 
-/// Seeds within which every wrong rule is to be found. One in 230 shows that terms count for nothing: whom members do not follow has no room there, and is
-/// refused most of what would do harm.
+/// Seeds within which every wrong rule is to be found. One in 230 shows that terms count for
+/// nothing: a primary that members do not follow has no room there, and is refused most changes
+/// that would do damage.
 const SEEDS: u64 = 1500;
 
 fn is_found(wrong: BrokenRule) {

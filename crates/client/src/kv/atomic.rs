@@ -61,11 +61,12 @@ impl<'a> AtomicChange<'a> {
         self.step(key, AtomicStep::Delete)
     }
 
-    /// Does it all: the versions after of what was put or appended to, in the order given.
+    /// Does it all: the new versions of the keys that were put or appended to, in the order given.
     ///
     /// # Errors
-    /// `Conflict`: an expectation did not hold, and nothing was changed; `Invalid`: the keys are not in one partition, or there is
-    /// no change; `TooLarge`: more than [`ACTIONS_MAX`] keys or changes; `Unsupported`: a value lies in chunks; else as [`KvView::put`].
+    /// `Conflict`: an expectation was not true, and nothing was changed; `Invalid`: the keys are
+    /// not in one partition, or there is no change; `TooLarge`: more than [`ACTIONS_MAX`] keys or
+    /// changes; `Unsupported`: a value lies in chunks; else as [`KvView::put`].
     pub fn commit(self) -> Result<Vec<Version>> {
         let dataset = &self.kv.dataset;
         let places = self.steps.iter().map(|(key, _)| self.kv.place(key));

@@ -26,7 +26,7 @@ pub(super) enum BatchItem<'a> {
     Delete(&'a [u8]),
 }
 
-/// What an item does.
+/// The kind of an item.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum BatchItemKind {
     Get,
@@ -34,7 +34,7 @@ pub(super) enum BatchItemKind {
     Delete,
 }
 
-/// What became of one operation of a batch.
+/// The outcome of one operation of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchOutcome {
     /// Of a get.
@@ -86,7 +86,8 @@ impl<'a> KvBatch<'a> {
     /// Carries all out.
     ///
     /// # Errors
-    /// As [`crate::Dataset::execute`], or a key or value over its limit: then nothing was sent. What concerns one operation only is in its outcome.
+    /// As [`crate::Dataset::execute`], or a key or value over its limit: then nothing was sent. An
+    /// error of one operation only is in its outcome.
     pub fn execute(&self) -> Result<BatchOutcomes> {
         let places = self.places()?;
         let (indices, operations) = self.operations(&places);
@@ -251,7 +252,7 @@ impl BatchItemKind {
         }
     }
 
-    /// What the outcome of an operation of this kind means.
+    /// The result of an operation of this kind, from its outcome.
     pub(super) fn outcome(self, outcome: OwnedOutcome) -> Result<BatchOutcome> {
         let mut results = match outcome {
             OwnedOutcome::Done(results) => results,

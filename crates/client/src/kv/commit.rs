@@ -9,7 +9,7 @@ use super::{KvView, small};
 use crate::ClientOperation;
 use crate::outcome::{GuardedRecord, OwnedFailure, OwnedOutcome, OwnedResult};
 
-/// What is to be there for the change to take effect.
+/// The condition for the change to take effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExpectedValue {
     Any,
@@ -17,7 +17,7 @@ pub(super) enum ExpectedValue {
     Version(Version),
 }
 
-/// What to put in place.
+/// The record to put in place.
 #[derive(Clone, Copy)]
 pub(super) enum NewValue<'a> {
     /// A value that fits its record.
@@ -35,7 +35,7 @@ impl<'a> NewValue<'a> {
     }
 }
 
-/// What the record of a draft that is being made holds.
+/// The value of the record of a draft that is being made.
 pub(super) const UNDER_WAY: &[u8] = &[1];
 
 /// The draft is still there.
@@ -123,7 +123,8 @@ impl KvView {
     ) -> Result<Option<Version>> {
         let old_manifest = ValueManifest::decode(&old.bytes)?;
         let drafts = self.drafts(place);
-        // Chunks of the old value that nobody needs then; of those that are only in part, removed below, nothing tells.
+        // Chunks of the old value that no reader needs then; no record tells of chunks that are
+        // needed in part, removed below.
         let is_new = !matches!(new, NewValue::Large(_, _, None));
         let gone = is_new.then(|| drafts.key(&old_manifest.id));
         let mut actions = match new {

@@ -23,7 +23,7 @@ const _: () = assert!(VIEW_KEY_LEN_MAX + GROUP_LEN_MAX + 2 <= KEY_LEN_MAX);
 /// A record's key; short ones stay on the stack.
 pub(super) type RawKey = SmallVec<[u8; 64]>;
 
-/// Which keys a view shows: all that belong to no group, or those of one.
+/// The keys of a view: all that belong to no group, or those of one.
 #[derive(Clone, Debug)]
 pub(super) struct KeyScope {
     value_prefix: RawKey,

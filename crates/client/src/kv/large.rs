@@ -73,7 +73,8 @@ impl KvView {
         }
     }
 
-    /// A chunk was gone: what has the key now? `seen` is the version of the manifest that named it.
+    /// A chunk was gone: reads the key's value of now. `seen` is the version of the manifest that
+    /// named it.
     fn reread(&self, key: &[u8], seen: Version, deadline: Deadline) -> Result<RereadKey> {
         let place = self.place(key)?;
         let read = Action::Get { key: &place.value, offset: 0, len: u32::MAX };
@@ -113,7 +114,7 @@ impl KvView {
             let (piece, after) = rest.split_at_mut(rest.len().min(CHUNK_LEN - start));
             at += piece.len();
             rest = after;
-            // Chunks may be shorter than what belongs to the value: the rest of them is zeros.
+            // Chunks may be shorter than their part of the value: the rest of them is zeros.
             piece.fill(0);
             if manifest.tags[index] == 0 {
                 continue;
@@ -151,9 +152,9 @@ impl KvView {
         let key = drafts.key(&manifest.id);
         let version = self.put_chunks(place, &manifest, &chunks, (expect, Some(&key)));
         match &version {
-            // Another one may have been killed a moment ago.
+            // Another client may have been killed shortly before.
             Ok(_) => drop(drafts.sweep()),
-            // When nobody knows whether it is in place, the next one who comes does.
+            // When it is not known whether it is in place, the next client finds out.
             Err(error) if !is_unknown(error) => drop(drafts.give_up(&manifest.id)),
             Err(_) => {}
         }
@@ -193,7 +194,7 @@ impl KvView {
         committed
     }
 
-    /// Removes the chunks of `manifest`, but for those that `kept` has, too.
+    /// Removes the chunks of `manifest`, but for those that are also in `kept`.
     pub(super) fn remove_chunks(
         &self,
         manifest: &ValueManifest,
@@ -334,12 +335,12 @@ fn touched(offset: u64, end: u64, with_first: bool) -> Vec<usize> {
     first.into_iter().chain(written).collect()
 }
 
-/// Whether what failed so may have taken effect.
+/// Whether an operation that failed so may have taken effect.
 const fn is_unknown(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable)
 }
 
-/// What a key has now.
+/// The value of a key now.
 enum RereadKey {
     Small(Option<VersionedValue>),
     Large(Version, Vec<u8>),

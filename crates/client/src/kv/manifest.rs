@@ -4,9 +4,9 @@
 //! format u8 = 1 | unused [u8; 7] | total_len u64 | id [u8; 16] | tag u64 per chunk
 //! ```
 //!
-//! Chunk `i` is the record `c id i tag`; tag 0 is a hole. Chunks never change: who changes a part of a value writes
-//! new ones under new tags and swaps the manifest, so a reader of the old manifest sees the old value whole, or finds a chunk gone
-//! and starts again.
+//! Chunk `i` is the record `c id i tag`; tag 0 is a hole. Chunks never change: a client that
+//! changes a part of a value writes new ones under new tags and swaps the manifest, so a reader of
+//! the old manifest sees the old value whole, or finds a chunk gone and starts again.
 
 use samite_placement::hash;
 use samite_types::{Entropy, Error, ErrorKind, PartitionId, Result, SystemEntropy};
@@ -22,9 +22,9 @@ pub(super) const MANIFEST_LEN_MAX: usize =
 /// Bytes of a chunk.
 pub(super) const CHUNK_LEN: usize = RECORD_LEN_MAX;
 
-/// What the keys of chunks start with.
+/// The first bytes of the keys of chunks.
 pub(super) const CHUNK_KIND: u8 = b'c';
-/// What the keys of drafts start with; see `draft.rs`.
+/// The first bytes of the keys of drafts; see `draft.rs`.
 pub(super) const DRAFT_KIND: u8 = b'W';
 
 const FORMAT: u8 = 1;

@@ -71,7 +71,7 @@ pub struct KvView {
     locks: DraftLinks,
 }
 
-/// What one try at a small value came to.
+/// The result of one try at a small value.
 enum SmallTry {
     Done(OwnedResult),
     Failed(OwnedFailure),
@@ -120,8 +120,8 @@ impl KvView {
         NameDrafts::new((&self.dataset, &self.locks), place.partition, kinds, &place.value)
     }
 
-    /// Removes what is left of large values of `key` whose clients died before they were in place. Putting a large value, and
-    /// removing one, does so, too.
+    /// Removes the rest of large values of `key` whose clients died before they were in place.
+    /// Putting a large value, and removing one, does so, too.
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -309,8 +309,8 @@ impl KvView {
         }
     }
 
-    /// At most `limit` keys that start with `prefix` and come after `after` (empty: from the first), over all partitions in
-    /// key order. What changes meanwhile may or may not show.
+    /// At most `limit` keys that start with `prefix` and come after `after` (empty: from the
+    /// first), over all partitions in key order. Changes meanwhile may or may not show.
     ///
     /// # Errors
     /// As [`Self::get`].

@@ -13,11 +13,11 @@ use super::{LockSession, PRIMARY_PATIENCE, lock_answer, may_pass, may_pass_at, u
 use crate::client::is_lost;
 use crate::exec::is_absence;
 
-/// Longest sleep of somebody who is told when to stop.
+/// Longest sleep of a waiter that is told when to stop.
 const ALARM_INTERVAL: Duration = Duration::from_secs(60);
-/// How often somebody who waits looks whether it is to stop.
+/// How often a waiter looks whether it is to stop.
 const STOP_INTERVAL: Duration = Duration::from_millis(20);
-/// How often somebody who waits for a lock looks whether another node grants it now.
+/// How often a waiter for a lock looks whether another node grants it now.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A lock that is waited for.
@@ -34,14 +34,14 @@ pub struct LockWait<'l> {
 }
 
 impl LockWait<'_> {
-    /// The node knows of the wait, so that whoever looks for a circle finds it; false: it is over already. The question goes the same way as the
-    /// request, and is answered after it.
+    /// The node knows of the wait, so that a client that looks for a circle finds it; false: it is
+    /// over already. The question goes the same way as the request, and is answered after it.
     pub(super) fn is_known(&mut self, owner: LockOwner, deadline: Deadline) -> Result<bool> {
         let asked = ControlRequest::LockWaits(owner);
         match self.locker.client.control(&self.link, &asked, deadline) {
             Ok(_) => {}
             Err(error) if self.is_mirrored && may_pass(&error) => return Ok(false),
-            // Whoever waits for the answer finds that out, and asks again.
+            // The waiter for the answer finds that out, and asks again.
             Err(error) if is_lost(&self.link, &error) => return Ok(false),
             Err(error) => return Err(error),
         }
@@ -74,9 +74,9 @@ impl LockWait<'_> {
         self.link.wait_beside(Some(alarm), interval)
     }
 
-    /// After a wait that ended with `woken`: takes what has come, and asks another node if that grants the lock by now.
-    /// Whether the answer is there; then [`LockWait::finish`]. To be called after each wait, also one that `alarm` has
-    /// ended: it may do so again and again.
+    /// After a wait that ended with `woken`: takes the messages that have come, and asks another
+    /// node if that grants the lock by now. Whether the answer is there; then [`LockWait::finish`].
+    /// To be called after each wait, also one that `alarm` has ended: it may do so again and again.
     ///
     /// # Errors
     /// As [`LockSession::ask`].
@@ -108,7 +108,8 @@ impl LockWait<'_> {
         Ok(WaitEnd::Arrived)
     }
 
-    /// What has come is the answer; if it is the end of the connection, and another node grants the lock, that is asked.
+    /// The message that has come is the answer; if it is the end of the connection, and another
+    /// node grants the lock, that is asked.
     fn has_answer(&mut self) -> Result<bool> {
         let answer = self.answer();
         self.has_come(answer)
@@ -219,7 +220,7 @@ impl LockWait<'_> {
 impl Drop for LockWait<'_> {
     fn drop(&mut self) {
         if self.ticket.is_some() {
-            // Nobody takes the answer: with the connection the wait ends.
+            // No thread takes the answer: with the connection the wait ends.
             self.locker.drop_connection(&self.link);
         } else {
             self.locker.put_back(&self.link);

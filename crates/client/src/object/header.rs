@@ -22,10 +22,10 @@ pub(super) const ID_AT: u32 = 16;
 /// Prefix of the keys of headers.
 pub(super) const HEADER_PREFIX: &[u8] = b"o";
 
-/// What the keys of chunks start with.
+/// The first bytes of the keys of chunks.
 pub(super) const CHUNK_KIND: u8 = b'd';
 
-/// What the keys of drafts start with.
+/// The first bytes of the keys of drafts.
 pub(super) const DRAFT_KIND: u8 = b'O';
 
 /// An object's identity: a name that is used again is another object.
@@ -98,7 +98,7 @@ pub(super) fn header_key(name: &[u8]) -> Result<HeaderKey> {
     }
 }
 
-/// What the keys of all chunks of an object start with.
+/// The first bytes of the keys of all chunks of an object.
 pub(super) fn chunk_prefix(id: &ObjectId) -> [u8; 17] {
     let mut key = [CHUNK_KIND; 17];
     key[1..].copy_from_slice(id);

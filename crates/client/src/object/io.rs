@@ -200,7 +200,8 @@ impl OpenObject {
         Ok(dest.len().min(usize::try_from(left).unwrap_or(usize::MAX)))
     }
 
-    /// What a chunk had of a part: how many bytes, and these unless they went to a destination. `None` for a chunk that is not there.
+    /// A chunk's bytes of a part: how many, and these unless they went to a destination. `None` for
+    /// a chunk that is not there.
     pub(super) fn got(&self, outcome: OwnedOutcome) -> Result<Option<(usize, Vec<u8>)>> {
         match outcome {
             OwnedOutcome::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(None),
@@ -230,8 +231,9 @@ impl OpenObject {
         if grows { self.raise_len(end) } else { Ok(()) }
     }
 
-    /// The operations of a write. While the object does not grow, they see to it that its length still covers what is written
-    /// (somebody may have cut it). Otherwise that has to follow: before, there would be bytes that nobody has written.
+    /// The operations of a write. While the object does not grow, they see to it that its length
+    /// still covers the bytes that are written (another client may have cut it). Otherwise that has
+    /// to follow: before, there would be bytes that no client has written.
     pub(super) fn write_operations<'o>(
         &'o self,
         parts: &'o [ObjectPart],
@@ -291,7 +293,8 @@ impl OpenObject {
         Ok(offset)
     }
 
-    /// Cuts the object to `len` bytes, or extends it with a hole. What others write meanwhile behind `len` may be lost.
+    /// Cuts the object to `len` bytes, or extends it with a hole. Bytes that others write meanwhile
+    /// behind `len` may be lost.
     ///
     /// # Errors
     /// As [`Self::len`].

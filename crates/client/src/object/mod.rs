@@ -1,9 +1,10 @@
 //! The object view: named byte ranges of any size over chunks.
 //!
-//! An object is a header record, placed by its name, and chunks of the dataset's chunk length, placed by the dataset's
-//! distribution. Chunks that were never written are holes and read as zeros. Writing sends chunks only, and the header's
-//! length is raised to the end of what was written (after the data, where the object grows: its length never covers bytes that are not
-//! there yet). A read or a write of any size is one request per node and frame.
+//! An object is a header record, placed by its name, and chunks of the dataset's chunk length,
+//! placed by the dataset's distribution. Chunks that were never written are holes and read as
+//! zeros. Writing sends chunks only, and the header's length is raised to the end of the write
+//! (after the data, where the object grows: its length never covers bytes that are not there yet).
+//! A read or a write of any size is one request per node and frame.
 //!
 //! An object that is replaced as a whole ([`ObjectView::replace`]) is made beside the old one, as a draft (`draft.rs`), and takes its
 //! place in one operation.
@@ -149,7 +150,9 @@ impl ObjectView {
         }
     }
 
-    /// Removes an object and all of its chunks, and what killed replacements of it have left; whether it was there. Who still writes to it meanwhile may leave chunks behind that nobody sees.
+    /// Removes an object and all of its chunks, and the rest of killed replacements of it; whether
+    /// it was there. A client that still writes to it meanwhile may leave chunks behind that no
+    /// client sees.
     ///
     /// # Errors
     /// As [`Self::create`].

@@ -10,9 +10,11 @@ use crate::draft::{DraftLock, NameDrafts};
 use crate::kv::show;
 use crate::outcome::OwnedOutcome;
 
-/// An object on its way: it is written like any other, and nobody sees it before [`ObjectReplacement::place`]. Dropped before, it goes.
+/// An object on its way: it is written like any other, and no client sees it before
+/// [`ObjectReplacement::place`]. Dropped before, it goes.
 ///
-/// When its process dies, what it has written is removed by the next replacement, or removal, of an object of this name.
+/// When its process dies, its chunks are removed by the next replacement, or removal, of an object
+/// of this name.
 #[derive(Debug)]
 pub struct ObjectReplacement {
     objects: ObjectView,
@@ -61,7 +63,8 @@ impl ObjectReplacement {
         &self.object
     }
 
-    /// Puts it in place of what is there, in one step. Of several at a time the last one stays.
+    /// Puts it in place of the object that is there, in one step. Of several at a time the last one
+    /// stays.
     ///
     /// # Errors
     /// `NotFound`: somebody has removed it, for its lock was lost; as [`Dataset::execute`](crate::Dataset::execute).
@@ -86,7 +89,8 @@ impl ObjectReplacement {
             match self.objects.dataset.execute_one(ClientOperation::new(operation))? {
                 OwnedOutcome::Done(_) => {
                     self.is_placed = true;
-                    // What is left of this is removed by whoever comes next. Another one may have been killed a moment ago.
+                    // The rest of this is removed by the next client that comes. Another one may
+                    // have been killed shortly before.
                     let _ = old_key.map(|(_, id)| self.drafts.remove(&id));
                     let _ = self.drafts.sweep();
                     return Ok(());

@@ -6,17 +6,17 @@ use samite_types::Redundancy;
 use samite_wire::control::ReadsKind;
 use serde::{Deserialize, Serialize};
 
-/// How a local cluster was started: what a node that is started later has to know.
+/// How a local cluster was started: the settings for a node that is started later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClusterSetup {
     /// Redundancy of datasets that commands make by themselves.
     pub redundancy: Redundancy,
-    /// Who answers their reads.
+    /// The members that answer their reads.
     pub reads: ReadsKind,
     /// Nodes that it was started with.
     pub founders: u32,
-    /// Bytes that each node may hold.
+    /// Bytes of records that each node may keep.
     pub memory_bytes: u64,
     /// Shard threads of each node.
     pub shards: u16,
@@ -73,9 +73,9 @@ impl Default for ClusterSetup {
 /// Paths of the certificates for etcd by https, all PEM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EtcdTlsFiles {
-    /// Who signs etcd's certificates.
+    /// The authority that signs etcd's certificates.
     pub authorities: PathBuf,
-    /// What coordinators show, and its key.
+    /// The certificate that coordinators show, and its key.
     pub own: Option<(PathBuf, PathBuf)>,
 }
 

@@ -1,4 +1,4 @@
-//! What the tests of the client share.
+//! Helpers that the tests of the client share.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 #![allow(dead_code, reason = "each test uses its own part")]
 
@@ -45,7 +45,8 @@ pub fn dataset(client: &Client, name: &str) -> Dataset {
 /// Breaks every connection of the client, as a network or a node that dies would.
 pub fn break_links(client: &Client) {
     for fd in client.descriptors() {
-        // SAFETY: the client has just said that it holds this one open. Should it close it at this moment, shutdown fails.
+        // SAFETY: the client has just said that it holds this one open. Should it close it just
+        // now, shutdown fails.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         // A doorbell is no socket; that fails, too.
         let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);

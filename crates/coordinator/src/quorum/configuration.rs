@@ -1,4 +1,4 @@
-//! Who votes.
+//! Configurations: the sets of voters.
 
 use omnipaxos::ClusterConfig;
 use samite_types::{Error, ErrorKind, NodeId, Result};
@@ -20,7 +20,8 @@ pub struct VoterMember {
     pub run: u64,
 }
 
-/// Who votes. Another set of voters is another configuration, which begins with the register that the one before it left.
+/// The set of voters. Another set is another configuration, which begins with the register that the
+/// one before it left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VoterConfiguration {
     /// From 1 on.

@@ -5,9 +5,11 @@
 //! record: length u32 | CRC-32C of these 4 bytes u32 | CRC-32C of what follows u32 | bytes of postcard
 //! ```
 //!
-//! Numbers are little-endian. Each group of writes is one record, synced before anything that rests on it is sent. A last record that is cut
-//! short, or zeros at the end, were never synced, and are dropped; any other damage is an error, for a voter that has forgotten something might
-//! vote twice. Space for what comes next is set aside, in the file and in one for the next configuration: a voter votes on a full disk, too.
+//! Numbers are little-endian. Each group of writes is one record, synced before any message that
+//! rests on it is sent. A last record that is cut short, or zeros at the end, were never synced,
+//! and are dropped; any other damage is an error, for a voter that has forgotten something might
+//! vote twice. Space for later records is set aside, in the file and in one for the next
+//! configuration: a voter votes on a full disk, too.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind as IoKind, Read as _, Write as _};
@@ -79,7 +81,7 @@ impl VoterFile {
         Ok(())
     }
 
-    /// Carries out what is to be on flash of an output.
+    /// Carries out the writes to flash of an output.
     ///
     /// # Errors
     /// It is not there, or only in part: nothing of this output may be sent, and the voter has to be opened again.
@@ -108,7 +110,7 @@ impl VoterFile {
     /// The voter in the bytes of a file, and how many of them are of use: a last record that was cut short is not.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The damage in them.
     pub fn parse(
         bytes: &[u8],
     ) -> std::result::Result<(usize, (VoterId, VoterState)), &'static str> {
@@ -161,7 +163,8 @@ impl VoterFile {
         fresh.into()
     }
 
-    /// Sets space aside, as far as there is some: behind what the voter's file has, and in a file for the next one.
+    /// Sets space aside, as far as there is some: behind the contents of the voter's file, and in a
+    /// file for the next one.
     fn set_space_aside(&self, file: &File) {
         if !self.is_synced {
             return;
@@ -211,7 +214,7 @@ fn next(bytes: &[u8]) -> std::result::Result<Option<&[u8]>, &'static str> {
     }
     let Some(content) = rest.get(..len) else { return Ok(None) };
     if crc_fast::crc32_iscsi(content) != number(8) {
-        // What is at the very end may never have been synced.
+        // The very end may never have been synced.
         let is_last = rest.len() == len;
         return if is_last { Ok(None) } else { Err("a record does not match its checksum") };
     }
@@ -225,7 +228,8 @@ mod tests {
     use super::*;
     use crate::quorum::{RegisterChange, StateRegister, VoterConfiguration};
 
-    /// A voter's file after some rounds with two others that nobody hears, and what it is each time something was written.
+    /// A voter's file after some rounds with two others that hear nothing, and its contents each
+    /// time something was written.
     fn written(path: &Path) -> Vec<(usize, (VoterId, VoterState))> {
         let nodes = [NodeId(0), NodeId(1), NodeId(2)];
         let mut hosts: Vec<_> = nodes.iter().map(|node| host(*node, &nodes)).collect();

@@ -1,5 +1,6 @@
-//! The voter of a node, or the wish for one: a node whose voter's state is gone, or that never had one, waits until the others give it a new
-//! one. What the lost one has promised is not known any more, so it never votes again.
+//! The voter of a node, or a request for one: a node whose voter's state is gone, or that never had
+//! one, waits until the others give it a new one. The promises of the lost one are not known any
+//! more, so it never votes again.
 
 use samite_types::{NodeId, Result};
 
@@ -13,7 +14,7 @@ const VACANT_TICKS: u64 = 10;
 /// Most voters that are believed to be some.
 const OTHERS_MAX: usize = 64;
 
-/// A node's voter, if it has one. Whoever drives it carries out [`VoterOutput`] after each call.
+/// A node's voter, if it has one. Its driver carries out [`VoterOutput`] after each call.
 #[derive(Debug)]
 pub struct VoterHost {
     node: NodeId,
@@ -31,7 +32,7 @@ impl VoterHost {
     /// Of `node`, with the voter that it kept, if it did. `run` is drawn at random, and is not 0; `others` are nodes that may have voters.
     ///
     /// # Errors
-    /// `Invalid`: what was kept is of no use.
+    /// `Invalid`: the kept state is of no use.
     pub fn new(
         (node, run): (NodeId, u64),
         kept: Option<(VoterId, VoterState)>,
@@ -120,7 +121,8 @@ impl VoterHost {
         }
     }
 
-    /// What is to be done since the last call. `run` is drawn at random: the node's next one, should it have lost its voter.
+    /// The tasks since the last call. `run` is drawn at random: the node's next one, should it have
+    /// lost its voter.
     pub fn output(&mut self, run: u64) -> VoterOutput {
         let Some(voter) = &mut self.voter else { return std::mem::take(&mut self.output) };
         let mut output = voter.output();
@@ -145,13 +147,13 @@ impl VoterHost {
         self.voter.as_ref().map(Voter::register)
     }
 
-    /// Who votes, as far as this node knows.
+    /// The voters, as far as this node knows.
     #[must_use]
     pub fn configuration(&self) -> Option<&VoterConfiguration> {
         self.voter.as_ref().map(Voter::configuration)
     }
 
-    /// All that is to be on flash, once what [`Self::output`] gave is.
+    /// All its state on flash, once the output of [`Self::output`] is.
     #[must_use]
     pub fn saved(&self) -> Option<(VoterId, VoterState)> {
         self.voter.as_ref().map(|voter| (voter.id(), voter.saved()))

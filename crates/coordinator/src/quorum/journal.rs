@@ -1,4 +1,4 @@
-//! What a voter has to find again: the log of commands, and what it has promised.
+//! The state that a voter has to find again: the log of commands, and its promises.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,12 +12,12 @@ use super::register::{RegisterChange, StateRegister};
 /// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogCommand {
-    /// Who is told what came of it: a number drawn by a run of a voter, and the command's own.
+    /// The receiver of the result: a number drawn by a run of a voter, and the command's own.
     pub origin: (u64, u64),
     pub entry: CommandEntry,
 }
 
-/// What a command does.
+/// The effect of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CommandEntry {
     /// Changes the register.
@@ -31,8 +31,8 @@ impl omnipaxos::storage::Entry for LogCommand {
     type Snapshot = NoSnapshot;
 }
 
-/// There are none: when the log is long, a new configuration begins with what it has come to. (What the library's snapshots would hold may
-/// include an entry that is accepted, and is not decided.)
+/// There are none: when the log is long, a new configuration begins with its result. (The library's
+/// snapshots may include an entry that is accepted, and is not decided.)
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NoSnapshot;
 
@@ -48,7 +48,7 @@ impl Snapshot<LogCommand> for NoSnapshot {
     }
 }
 
-/// One thing that has to be on flash.
+/// One write that has to be on flash.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum JournalWrite {
     /// Entries after those that are there.
@@ -66,7 +66,7 @@ pub enum JournalWrite {
 /// A voter as it is on flash.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VoterState {
-    /// Who it is, and with whom it votes.
+    /// The identity of the voter, and the set with which it votes.
     pub configuration: VoterConfiguration,
     /// The register as it was when these voters began.
     pub base: StateRegister,
@@ -98,7 +98,8 @@ impl VoterState {
     }
 }
 
-/// A voter's log as the library sees it. What it writes is in memory at once, and waits here to be written to flash.
+/// A voter's log as the library sees it. Its writes are in memory at once, and wait here to be
+/// written to flash.
 #[derive(Clone, Debug)]
 pub struct VoterJournal(Arc<Mutex<JournalInner>>);
 
@@ -120,17 +121,17 @@ impl VoterJournal {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is to be written to flash before anything is sent.
+    /// Writes to flash before any message is sent.
     pub fn take_writes(&self) -> Vec<JournalWrite> {
         std::mem::take(&mut self.inner().writes)
     }
 
-    /// All that it is.
+    /// Its whole state.
     pub fn saved(&self) -> VoterState {
         self.inner().kept.clone()
     }
 
-    /// Bytes of state that the log holds beside the register.
+    /// Bytes of state in the log beside the register.
     pub fn state_len(&self) -> usize {
         self.inner().state_len
     }
@@ -163,7 +164,7 @@ fn state_len(entries: &[LogCommand]) -> usize {
     entries.iter().map(len).sum()
 }
 
-/// Of what is not made use of.
+/// Of parts that are not made use of.
 fn unused() -> Box<dyn std::error::Error> {
     "the log is neither trimmed nor stopped".into()
 }

@@ -16,7 +16,7 @@ pub struct MessagePosition {
     number: u64,
 }
 
-/// What to do with a message.
+/// The treatment of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArrivalAction {
     Take,
@@ -30,9 +30,9 @@ pub enum ArrivalAction {
 /// The link with one other voter.
 #[derive(Clone, Debug)]
 pub struct VoterLink {
-    /// Of what is sent; `None` until the other end has named one.
+    /// Of messages that are sent; `None` until the other end has named one.
     sending: Option<MessagePosition>,
-    /// Of what comes.
+    /// Of messages that come.
     receiving: MessagePosition,
     /// Nothing came since the session was told last.
     is_quiet: bool,
@@ -80,7 +80,7 @@ impl VoterLink {
         ArrivalAction::Take
     }
 
-    /// The session of what comes, as the other end is to be told it.
+    /// The session of messages that come, as the other end is to be told it.
     pub const fn session(&self) -> Session {
         self.receiving.session
     }

@@ -1,8 +1,9 @@
 //! A register that several voters keep together: the leader key and the state of a cluster's coordinator.
 //!
-//! Each voter has the whole [`StateRegister`], and a log of the commands that changed it, which the library `omnipaxos` keeps equal at all of them. A
-//! command is decided once most voters have it on flash. Pure: time comes in as [`VoterHost::tick`], messages as bytes, and what has to be on flash
-//! before a message leaves comes out with it ([`VoterOutput`]).
+//! Each voter has the whole [`StateRegister`], and a log of the commands that changed it, which the
+//! library `omnipaxos` keeps equal at all of them. A command is decided once most voters have it on
+//! flash. Pure: time comes in as [`VoterHost::tick`], messages as bytes, and the writes that have
+//! to be on flash before a message leaves come out with it ([`VoterOutput`]).
 
 mod configuration;
 mod file;

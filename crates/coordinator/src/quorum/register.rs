@@ -20,7 +20,7 @@ pub enum RegisterChange {
     Remove(u64),
 }
 
-/// What came of a [`RegisterChange`].
+/// The result of a [`RegisterChange`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegisterAnswer {
     /// It took effect, and the keys that it wrote have this revision.
@@ -32,7 +32,7 @@ pub enum RegisterAnswer {
 /// The two keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateRegister {
-    /// Changes so far; each is the revision of what it wrote.
+    /// Changes so far; each is the revision of the value that it wrote.
     changes: u64,
     leader: Option<(u64, LeaderSeat)>,
     state: Option<(u64, Vec<u8>)>,

@@ -1,4 +1,5 @@
-//! Voters under faults: messages are lost, doubled, late; voters die at any step and lose what was not synced.
+//! Voters under faults: messages are lost, doubled, late; voters die at any step and lose writes
+//! that were not synced.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +10,13 @@ use samite_wire::membership::LeaderAddress;
 use super::*;
 use crate::store::election::LeaderSeat;
 
-/// Nodes, and what their flash has of voters.
+/// Nodes, and the voters on their flash.
 struct World {
     flashes: Vec<Option<(VoterId, VoterState)>>,
     hosts: Vec<Option<VoterHost>>,
     under_way: Vec<(NodeId, NodeId, Vec<u8>)>,
     runs: u64,
-    /// Changes that were answered: revision, and what was written.
+    /// Changes that were answered: revision, and the value that was written.
     done: BTreeMap<u64, u64>,
     proposed: BTreeMap<(usize, u64), u64>,
     beats: u64,
@@ -28,7 +29,7 @@ enum Event {
     Lose(usize),
     Double(usize),
     Propose(usize),
-    /// Dies with what it has not synced, between any two steps of an output.
+    /// Dies with the writes that it has not synced, between any two steps of an output.
     Crash(usize, u8),
     /// Dies, and its flash is gone.
     Wipe(usize),
@@ -255,7 +256,8 @@ impl World {
         self.carry_out(index, None);
     }
 
-    /// No two voters have different registers at the same revision, and what was answered is what is there.
+    /// No two voters have different registers at the same revision, and the answered value is the
+    /// one that is there.
     fn check(&self) {
         let mut seen: BTreeMap<u64, &StateRegister> = BTreeMap::new();
         for register in self.hosts.iter().flatten().filter_map(VoterHost::register) {
@@ -336,7 +338,7 @@ fn the_voter_of_a_removed_node_is_replaced() {
     assert!(!world.done.is_empty(), "n2 and n3 decide without n0 and n1");
 }
 
-/// A node that knows only of nodes that do not vote any more finds those that do.
+/// A node that knows only of nodes that do not vote any more finds the voters.
 #[test]
 fn a_node_without_a_voter_learns_who_votes() {
     let mut world = World::new(3);

@@ -25,14 +25,15 @@ pub const TICK: Duration = Duration::from_millis(100);
 const ROUND_TICKS: u64 = 2;
 /// Ticks after which a message without an effect is sent again.
 const RESEND_TICKS: u64 = 3;
-/// Who was heard in so many ticks lives.
+/// A voter that was heard in so many ticks lives.
 const HEARD_TICKS: u64 = 2 * ROUND_TICKS;
-/// Ticks after which a voter that hears most others, and has no part in what they decide, leads them.
+/// Ticks after which a voter that hears most others, and has no part in their decisions, leads
+/// them.
 const APART_TICKS: u64 = 20;
 /// Entries that a log has before it is compacted, unless its host says otherwise; and bytes of state in them.
 pub const LOG_LEN_MAX: usize = if cfg!(test) { 10 } else { 1000 };
 const LOG_BYTES_MAX: usize = 8 << 20;
-/// Most nodes whose word is remembered that they have no voter.
+/// Most nodes that are remembered to have said that they have no voter.
 const VACANT_MAX: usize = 64;
 /// A node that has said so in so many ticks lives.
 const VACANT_HEARD_TICKS: u64 = 30;
@@ -41,7 +42,7 @@ const SILENT_TICKS: u64 = if cfg!(test) { 60 } else { 600 };
 /// Characters of a message that are shown.
 const WORDS_MAX: usize = 300;
 
-/// What voters and their nodes send each other.
+/// Messages of voters and their nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct VoterMessage {
     /// Its writer; 0: a node without a voter.
@@ -49,7 +50,7 @@ pub(super) struct VoterMessage {
     pub envelope: VoterPayload,
 }
 
-/// What voters say to each other.
+/// Messages of voters to each other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum VoterPayload {
     Of {
@@ -57,7 +58,7 @@ pub(super) enum VoterPayload {
         place: MessagePosition,
         message: Message<LogCommand>,
     },
-    /// What the receiver sends goes in this session.
+    /// Messages of the receiver go in this session.
     Session {
         configuration: u32,
         session: Session,
@@ -71,7 +72,8 @@ pub(super) enum VoterPayload {
     Vacant {
         run: u64,
     },
-    /// Who votes; the number is that of the configuration. The answer to a node without a voter that may not begin one.
+    /// The voters; the number is that of the configuration. The answer to a node without a voter
+    /// that may not begin one.
     Voters {
         configuration: u32,
         nodes: Vec<NodeId>,
@@ -87,22 +89,23 @@ struct VoterVacancy {
     heard: u64,
 }
 
-/// What is to be done, in this order: write to flash, sync, send, answer.
+/// The tasks, in this order: write to flash, sync, send, answer.
 #[derive(Debug, Default)]
 pub struct VoterOutput {
     /// The whole voter is to be written anew: another configuration has begun.
     pub whole: Option<(VoterId, VoterState)>,
-    /// It will never vote again: nothing of it is to be kept.
+    /// It will never vote again: nothing of its state is to be kept.
     pub is_retired: bool,
-    /// What is to be written after what is there.
+    /// Writes behind the earlier ones.
     pub writes: Vec<JournalWrite>,
-    /// To which node, and what.
+    /// The receiving node, and the message.
     pub messages: Vec<(NodeId, Vec<u8>)>,
-    /// What became of changes that were proposed here, by their numbers.
+    /// Results of changes that were proposed here, by their numbers.
     pub answers: Vec<(u64, RegisterAnswer)>,
 }
 
-/// A voter. Whoever drives it carries out [`VoterOutput`] after each call; messages may be lost, doubled and come in any order.
+/// A voter. Its driver carries out [`VoterOutput`] after each call; messages may be lost, doubled
+/// and come in any order.
 pub struct Voter {
     me: VoterId,
     /// Drawn for this run: nothing that an earlier one proposed is answered here.
@@ -144,7 +147,7 @@ impl fmt::Debug for Voter {
 }
 
 impl Voter {
-    /// The voter `me` as it was kept. `run` is drawn at random.
+    /// The voter `me` from its kept state. `run` is drawn at random.
     ///
     /// # Errors
     /// `Invalid`: it is none of the configuration's voters.
@@ -206,8 +209,9 @@ impl Voter {
         self.apply();
     }
 
-    /// What a voter promised before it was started again may be above the ballot of whoever leads the others by now. It follows nobody then, and the library
-    /// lets that be as long as the others are enough.
+    /// The promise of a voter before it was started again may be above the ballot of the voter that
+    /// leads the others by now. It follows none then, and the library lets that be as long as the
+    /// others are enough.
     fn join_in(&mut self) {
         let others = self.links.keys().filter(|other| self.hears(**other)).count();
         if self.is_ready() || (others + 1) * 2 <= self.configuration.voters.len() {
@@ -294,8 +298,8 @@ impl Voter {
         Some(self.proposed)
     }
 
-    /// A run of a node says that it has no voter. Has it lost the one that it had, it gets a new one: what that had promised is not known there
-    /// any more.
+    /// A run of a node says that it has no voter. If it has lost the one that it had, it gets a new
+    /// one: the promises of that one are not known there any more.
     fn is_vacant(&mut self, node: NodeId, run: u64) {
         if self.vacant.len() >= VACANT_MAX && !self.vacant.contains_key(&node) {
             return;
@@ -310,7 +314,7 @@ impl Voter {
         }
     }
 
-    /// Who votes, as a node without a voter is told it.
+    /// The voters, as a node without a voter is told them.
     fn voters(&self) -> VoterPayload {
         let nodes = self.configuration.voters.iter().map(|member| member.node).collect();
         VoterPayload::Voters { configuration: self.configuration.number, nodes }
@@ -353,7 +357,7 @@ impl Voter {
         self.append(CommandEntry::End(next)).is_some()
     }
 
-    /// What is to be done since the last call.
+    /// The tasks since the last call.
     pub fn output(&mut self) -> VoterOutput {
         if !self.is_retired {
             let mut messages = Vec::new();
@@ -374,7 +378,7 @@ impl Voter {
         &self.register
     }
 
-    /// All that is to be on flash, once what [`Self::output`] gave is.
+    /// All its state on flash, once the output of [`Self::output`] is.
     #[must_use]
     pub fn saved(&self) -> VoterState {
         self.journal.saved()
@@ -386,7 +390,7 @@ impl Voter {
         self.me
     }
 
-    /// Who votes.
+    /// The voters.
     #[must_use]
     pub const fn configuration(&self) -> &VoterConfiguration {
         &self.configuration
@@ -407,7 +411,7 @@ impl Voter {
     }
 
     fn send(&mut self, to: NodeId, envelope: VoterPayload) {
-        // Whatever is sent can be written down.
+        // Every message that is sent can be written down.
         if let Ok(bytes) = postcard::to_stdvec(&VoterMessage { from: self.me, envelope }) {
             self.output.messages.push((to, bytes));
         }
@@ -436,7 +440,7 @@ impl Voter {
         self.send(to, VoterPayload::Moved { configuration, base });
     }
 
-    /// Carries out what was decided.
+    /// Carries out the commands that were decided.
     fn apply(&mut self) {
         let entries = self.paxos.read_decided_suffix(self.applied).unwrap_or_default();
         for entry in entries {
@@ -452,7 +456,7 @@ impl Voter {
                         self.output.answers.push((number, answer));
                     }
                 }
-                // What was decided after it has no effect anywhere, and is not answered.
+                // A command that was decided after it has no effect anywhere, and is not answered.
                 CommandEntry::End(next) => {
                     // It was made from a lawful one.
                     let _ = self.move_on(next, self.register.clone());
@@ -470,7 +474,7 @@ impl Voter {
         }
     }
 
-    /// Another configuration is in force: what was voted in this one is over.
+    /// Another configuration is in force: votes in this one are over.
     fn move_on(&mut self, configuration: VoterConfiguration, base: StateRegister) -> Result<()> {
         if !configuration.has(self.me) {
             self.is_retired = true;
@@ -479,7 +483,7 @@ impl Voter {
             return Ok(());
         }
         let kept = VoterState::new(configuration.clone(), base.clone());
-        // The last messages of the old configuration help those who do not know of its end.
+        // The last messages of the old configuration help voters that do not know of its end.
         let mut messages = Vec::new();
         self.paxos.take_outgoing_messages(&mut messages);
         messages.into_iter().for_each(|message| self.send_message(message));
@@ -504,13 +508,13 @@ impl Voter {
     }
 }
 
-/// What was sent.
+/// The message.
 pub(super) fn parse_message(bytes: &[u8]) -> Result<VoterMessage> {
     let corrupt = |error| Error::new(ErrorKind::Corrupt, format!("message of a voter: {error}"));
     postcard::from_bytes(bytes).map_err(corrupt)
 }
 
-/// What was sent, in words for people.
+/// The message, in words for people.
 #[must_use]
 pub fn words(bytes: &[u8]) -> String {
     match parse_message(bytes) {

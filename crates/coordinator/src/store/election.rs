@@ -1,13 +1,17 @@
-//! Who leads: one key, changed by compare-and-swap. Pure.
+//! Election of the leader: one key, changed by compare-and-swap. Pure.
 //!
-//! The leader writes the key again and again. A follower that has seen it unchanged for [`ClusterTiming::takeover`] writes its own name there. The leader
-//! counts its time from when it *sent* the last renewal that was confirmed, the follower from when it had the answer that showed it a new
-//! revision; so with `leader_validity` below `takeover` there is a moment between them in which nobody leads, however long messages
-//! travel, as long as clocks go equally fast to a few percent. A write that was given up may still arrive: it then compares a revision that has
+//! The leader writes the key again and again. A follower that has seen it unchanged for
+//! [`ClusterTiming::takeover`] writes its own name there. The leader counts its time from when it
+//! *sent* the last renewal that was confirmed, the follower from when it had the answer that showed
+//! it a new revision; so with `leader_validity` below `takeover` there is a time between them in
+//! which no instance leads, however long messages travel, as long as clocks go equally fast to a
+//! few percent. A write that was given up may still arrive: it then compares a revision that has
 //! passed, or it counts as a renewal that its writer does not rely on.
 //!
-//! A follower may also [challenge](KeyElection::challenge) a leader that renews: it writes the key at once, and the leader finds its next renewal lost. Until then
-//! that one may still decide; so whoever has won the key in this way renews it for the length of `takeover` before it leads, and does not remove it before.
+//! A follower may also [challenge](KeyElection::challenge) a leader that renews: it writes the key
+//! at once, and the leader finds its next renewal lost. Until then that one may still decide; so an
+//! instance that has won the key in this way renews it for the length of `takeover` before it
+//! leads, and does not remove it before.
 
 use std::time::Duration;
 
@@ -17,10 +21,10 @@ use serde::{Deserialize, Serialize};
 use super::InstanceRole;
 use crate::ClusterTiming;
 
-/// What stands in the leader key.
+/// The contents of the leader key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaderSeat {
-    /// Whose it is.
+    /// The instance that has it.
     pub leader: LeaderAddress,
     /// The instance, drawn when it started.
     pub instance: u64,
@@ -28,16 +32,16 @@ pub struct LeaderSeat {
     pub beat: u64,
 }
 
-/// The leader key at one moment.
+/// The leader key at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedKey {
     /// Revision of its last change; 0 when there is no such key.
     pub revision: u64,
-    /// What stands there; `None` when there is no such key, or something else.
+    /// Its contents; `None` when there is no such key, or something else.
     pub seat: Option<LeaderSeat>,
 }
 
-/// What is to be done now.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ElectionStep {
     /// Read the key.
@@ -53,7 +57,7 @@ pub enum ElectionStep {
     Rest,
 }
 
-/// What came of a [`ElectionStep::Swap`].
+/// The result of an [`ElectionStep::Swap`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwapResult {
     /// The key has this revision now.
@@ -67,8 +71,8 @@ pub enum SwapResult {
 /// So often does an instance try to take the key from a leader that renews it.
 const CHALLENGES: u32 = 8;
 
-/// Carries out what is due, by `step`, which says whether something was. A read may show that the key can be had now: at most a read, a write, and a read after
-/// a lost one.
+/// Carries out the steps that are due, by `step`, which says whether there was one. A read may show
+/// that the key can be had now: at most a read, a write, and a read after a lost one.
 pub(super) fn take_steps(mut step: impl FnMut() -> bool) {
     for _ in 0..3 {
         if !step() {
@@ -88,11 +92,11 @@ pub struct KeyElection {
     renewed: Option<Duration>,
     /// When to do something next.
     due: Duration,
-    /// How often to try to take the key from whoever holds it.
+    /// How often to try to take the key from the instance that has it.
     challenges: u32,
     /// It may have been taken so, and has not been seen in our hands yet.
     is_contested: bool,
-    /// Whoever it was taken from may decide until then.
+    /// The instance from which it was taken may decide until then.
     not_before: Duration,
 }
 
@@ -134,7 +138,8 @@ impl KeyElection {
         self.not_before <= now && now < self.leads_until()
     }
 
-    /// The key is to be taken from its holder, though that renews it. Tried [`CHALLENGES`] times, as each renewal may come first.
+    /// The key is to be taken from the instance that has it, though that renews it. Tried
+    /// [`CHALLENGES`] times, as each renewal may come first.
     pub fn challenge(&mut self) {
         let held = |(observed, _): &(ObservedKey, Duration)| {
             observed.revision != 0 && !self.is_own(observed)
@@ -145,13 +150,13 @@ impl KeyElection {
         }
     }
 
-    /// Whoever holds the key, as last seen.
+    /// The instance that has the key, as last seen.
     #[must_use]
     pub fn leader(&self) -> Option<&LeaderAddress> {
         Some(&self.seen.as_ref()?.0.seat.as_ref()?.leader)
     }
 
-    /// What to do at `now`.
+    /// The step at `now`.
     #[must_use]
     pub fn next(&mut self, now: Duration) -> ElectionStep {
         if now < self.due {
@@ -201,7 +206,7 @@ impl KeyElection {
             // That one was not challenged.
             self.challenges = 0;
         }
-        // What can be had is taken at once; for the rest there is time.
+        // A key that can be had is taken at once; for the rest there is time.
         let is_foreign = !self.is_own(&observed) && observed.revision != 0;
         let waits = is_foreign && self.challenges == 0;
         if self.seen.as_ref().is_none_or(|(seen, _)| *seen != observed) {
@@ -236,15 +241,16 @@ impl KeyElection {
             }
             SwapResult::Lost(observed) => self.observed(now, observed),
             SwapResult::Unknown => {
-                // What was seen may have passed. How long a foreign leader has been silent counts anew.
+                // The contents that were seen may have passed. How long a foreign leader has been
+                // silent counts anew.
                 self.seen = None;
                 self.due = now + self.timing.leader_renewal / 4;
             }
         }
     }
 
-    /// Gives up the key, if this instance holds it: the revision to compare when it is removed. A key that was just won from another stays, as nobody else may
-    /// begin at once either.
+    /// Gives up the key, if this instance has it: the revision to compare when it is removed. A key
+    /// that was just won from another stays, as no other instance may begin at once either.
     pub fn resign(&mut self, now: Duration) -> Option<u64> {
         let (observed, _) = self.seen.take()?;
         self.renewed = None;
@@ -292,7 +298,7 @@ mod tests {
         Swapped(SwapResult),
     }
 
-    /// A request under way, and its answer once the key's keeper has seen it.
+    /// A request under way, and its answer once the key's store has seen it.
     #[derive(Clone, Debug)]
     struct Call {
         step: ElectionStep,

@@ -1,7 +1,7 @@
 //! The state in etcd, by the JSON gateway that every etcd serves beside its gRPC.
 //!
-//! Two keys below the cluster's prefix: `leader`, a [`LeaderSeat`], and `state`. Bytes travel in base64, 64-bit numbers as strings, and what has
-//! its default value is left out.
+//! Two keys below the cluster's prefix: `leader`, a [`LeaderSeat`], and `state`. Bytes travel in
+//! base64, 64-bit numbers as strings, and fields with their default values are left out.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -14,7 +14,7 @@ use super::http::EtcdEndpoints;
 use super::{EtcdTls, InstanceRole, StateStore};
 use crate::ClusterTiming;
 
-/// How to reach etcd, and as whom.
+/// How to reach etcd, and under which name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdConfig {
     /// `http://HOST:PORT`, or `https://HOST:PORT` with `tls`, of each member that may be asked; one that answers is enough.

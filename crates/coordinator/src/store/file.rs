@@ -1,4 +1,4 @@
-//! The state in a file: whole, and checked, whatever moment the machine dies in.
+//! The state in a file: whole, and checked, at whatever time the machine dies.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind as IoKind, Read as _, Write as _};
@@ -77,7 +77,7 @@ impl StateStore for FileStore {
         let path = self.beside();
         let write = || -> std::io::Result<()> {
             let mut options = OpenOptions::new();
-            // What it has is space, and goes at the end.
+            // Its old contents only set space aside, and go at the end.
             let mut file =
                 options.write(true).create(true).truncate(false).mode(0o600).open(&path)?;
             file.write_all(&head(state))?;

@@ -12,7 +12,7 @@ use super::tls::{self, EtcdTls};
 const ENDPOINT_TIMEOUT: Duration = Duration::from_millis(250);
 /// How long one call may take in all.
 const CALL_TIMEOUT: Duration = Duration::from_millis(600);
-/// Longest answer: a state in base64, and what is around it.
+/// Longest answer: a state in base64, and the JSON around it.
 const ANSWER_LEN_MAX: u64 = 8 << 20;
 
 /// The endpoints of one etcd cluster.
@@ -20,7 +20,7 @@ const ANSWER_LEN_MAX: u64 = 8 << 20;
 pub(super) struct EtcdEndpoints {
     agent: Agent,
     urls: Vec<String>,
-    /// The one that answered last.
+    /// The endpoint that answered last.
     preferred: usize,
 }
 
@@ -69,7 +69,8 @@ impl EtcdEndpoints {
     /// POSTs `body` to `path` at an endpoint that answers.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`], with what the last endpoint said: none has answered in time, so the effect is not known.
+    /// [`ErrorKind::Unavailable`], with the words of the last endpoint: none has answered in time,
+    /// so the effect is not known.
     pub(super) fn call(&mut self, path: &str, body: &Value) -> Result<Value> {
         let body = body.to_string();
         let until = SystemClock.monotonic() + CALL_TIMEOUT;

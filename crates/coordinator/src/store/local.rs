@@ -1,4 +1,4 @@
-//! An etcd cluster on this machine: what its members are told.
+//! An etcd cluster on this machine: the settings of its members.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpListener};
@@ -10,8 +10,9 @@ use samite_types::{Entropy, Error, ErrorKind, Result, SystemEntropy};
 /// Name of etcd's program.
 pub const ETCD_PROGRAM: &str = "etcd";
 
-/// Ports that the kernel gives to nobody who leaves the choice to it, unless somebody has set it otherwise. Of those that it gives, one may be taken by a
-/// node or a connection before etcd listens there, or while a member of etcd is down.
+/// Ports that the kernel gives to no program that leaves the choice to it, unless the host was set
+/// otherwise. Of those that it gives, one may be taken by a node or a connection before etcd
+/// listens there, or while a member of etcd is down.
 const PORTS: Range<u16> = 16_384..32_768;
 /// Ports tried before the choice is left to the kernel.
 const TRIES: usize = 64;
@@ -43,7 +44,7 @@ impl LocalMember {
     /// # Errors
     /// No ports can be had.
     pub fn plan(dir: &std::path::Path, count: usize) -> Result<Vec<Self>> {
-        // All are held until all are found, so that none comes twice.
+        // All ports are held until all are found, so that none comes twice.
         let listeners: std::io::Result<Vec<_>> = (0..2 * count).map(|_| free()).collect();
         let ports: std::io::Result<Vec<u16>> = listeners.and_then(|listeners| {
             listeners.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()

@@ -1,4 +1,5 @@
-//! Messages of voters in parts: one may hold many states of the coordinator, and a frame holds about one.
+//! Messages of voters in parts: one may contain many states of the coordinator, and a frame about
+//! one.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +34,8 @@ impl MessageCutter {
         Self { next: start }
     }
 
-    /// The parts of a message, to be sent in this order; none of one that is longer than a message may be.
+    /// The parts of a message, to be sent in this order; none of a message that is longer than it
+    /// may be.
     pub fn cut(&mut self, message: &[u8]) -> Vec<Vec<u8>> {
         self.next = self.next.wrapping_add(1);
         let count = message.len().div_ceil(PART_LEN).max(1);
@@ -68,7 +70,8 @@ pub struct MessageJoiner {
 }
 
 impl MessageJoiner {
-    /// A part has come from `sender`; the message, once it is whole. One of which a part is missing is lost.
+    /// A part has come from `sender`; the message, once it is whole. A message of which a part is
+    /// missing is lost.
     ///
     /// # Errors
     /// `Corrupt`: it is no part.

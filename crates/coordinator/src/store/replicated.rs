@@ -1,8 +1,9 @@
 //! The state in a register that voters in several nodes keep together ([`crate::quorum`]): nothing has to be installed for it.
 //!
-//! A thread drives this node's voter: it lets time pass for it, hands it what the others send, writes what has to be on flash, and sends what comes
-//! of that. The leader key is read from this node's own copy, which may be old; but what is written compares revisions, and is answered
-//! when most voters have it.
+//! A thread drives this node's voter: it lets time pass for it, hands it the messages of the
+//! others, writes its state to flash, and sends its answers. The leader key is read from this
+//! node's own copy, which may be old; but a write compares revisions, and is answered when most
+//! voters have it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -80,7 +81,7 @@ enum VoterEvent {
     Propose(RegisterChange, SyncSender<RegisterAnswer>),
 }
 
-/// Takes what other nodes' voters send to this one's.
+/// Takes messages of other nodes' voters to this one's.
 #[derive(Clone, Debug)]
 pub struct VoterMailbox(SyncSender<VoterEvent>);
 
@@ -155,7 +156,7 @@ impl ReplicatedStore {
         Ok((store, mailbox))
     }
 
-    /// Proposes a change; what came of it, if that is known in time.
+    /// Proposes a change; its result, if that is known in time.
     fn change(&self, change: RegisterChange, timeout: Duration) -> Option<RegisterAnswer> {
         let (answer, answered) = mpsc::sync_channel(1);
         self.events.try_send(VoterEvent::Propose(change, answer)).ok()?;
@@ -257,7 +258,7 @@ impl Drop for ReplicatedStore {
     }
 }
 
-/// The voter as it was kept, or one that begins.
+/// The voter from its kept state, or one that begins.
 fn open(config: &VoterConfig) -> Result<(VoterHost, VoterFile)> {
     let (mut file, mut kept) = VoterFile::open(&config.path, config.is_synced)?;
     let first = VoterConfiguration::first(&config.first)?;
@@ -286,7 +287,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct VoterDriver {
     config: VoterConfig,
     host: VoterHost,
@@ -302,7 +303,7 @@ struct VoterDriver {
 }
 
 impl VoterDriver {
-    /// Runs until the store is dropped. A voter that panics begins again with what it kept.
+    /// Runs until the store is dropped. A voter that panics begins again with its kept state.
     fn live(&mut self, events: &Receiver<VoterEvent>, is_ended: &AtomicBool) {
         while catch_unwind(AssertUnwindSafe(|| self.run(events, is_ended))).is_err() {
             tracing::error!("this node's voter has panicked");
@@ -325,7 +326,7 @@ impl VoterDriver {
             if now >= due {
                 self.tick();
                 self.waiting.retain(|_, (asked, _)| now < *asked + ANSWER_TIMEOUT);
-                // What stood still does not make up for it.
+                // Time in which it stood still is not made up for.
                 due = now + TICK;
             }
             if let Err(error) = self.carry_out() {
@@ -379,7 +380,7 @@ impl VoterDriver {
         }
         for (number, answer) in output.answers {
             if let Some((_, asked)) = self.waiting.remove(&number) {
-                // Whoever asked may have lost patience.
+                // The caller may have given up.
                 let _ = asked.try_send(answer);
             }
         }
@@ -404,7 +405,7 @@ impl VoterDriver {
         }
     }
 
-    /// What is in memory may not be on flash: the voter is what is there.
+    /// Its state in memory may not be on flash: the voter is the one on flash.
     fn begin_again(&mut self, is_ended: &AtomicBool) {
         self.waiting.clear();
         while !is_ended.load(Ordering::Acquire) {

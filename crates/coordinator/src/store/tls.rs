@@ -1,4 +1,4 @@
-//! TLS on the way to etcd: who etcd has to be, and as whom this side comes.
+//! TLS on the way to etcd: the identity that etcd must have, and the one that this side shows.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,8 +24,9 @@ impl fmt::Debug for EtcdTls {
 }
 
 impl EtcdTls {
-    /// etcd's certificates are signed by one of `authorities`, and by nobody else's. `own` is what this side shows if etcd asks for it: its certificate with
-    /// those between it and the authority, and its private key.
+    /// etcd's certificates are signed by one of `authorities`, and by no other. `own` is shown by
+    /// this side if etcd asks for it: its certificate with those between it and the authority, and
+    /// its private key.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`]: no PEM, or the key belongs to another certificate.
@@ -83,7 +84,8 @@ fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>> 
     Ok(all)
 }
 
-/// Whether a call failed by what an end showed the other, which no repetition changes, and why.
+/// Whether a call failed because of the identity that an end showed the other, which no repetition
+/// changes, and why.
 pub(super) fn refusal(error: &ureq::Error) -> Option<String> {
     let ureq::Error::Io(error) = error else { return None };
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;

@@ -1,4 +1,4 @@
-//! A cluster of nodes that say what real ones would say.
+//! A cluster of nodes that send the messages that real ones would send.
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ impl Cluster {
         self.coordinator.heartbeat(&beat, self.now).standing
     }
 
-    /// Time passes; those who live say so and know the newest map.
+    /// Time passes; the nodes that live say so and know the newest map.
     pub(super) fn pass(&mut self, ms: u64) {
         for _ in 0..ms / 100 {
             self.now += Duration::from_millis(100);
@@ -110,7 +110,7 @@ impl Cluster {
         self.coordinator.report(primary, &[report]).unwrap();
     }
 
-    /// Primaries bring up to date whoever can be reached, until nothing is left to do.
+    /// Primaries bring up to date every member that can be reached, until nothing is left to do.
     pub(super) fn sync(&mut self) {
         for _ in 0..200 {
             let mut reports = Vec::new();

@@ -1,4 +1,4 @@
-//! What the coordinator decides when nodes fail and come back, case by case.
+//! Decisions of the coordinator when nodes fail and come back, case by case.
 
 use std::time::Duration;
 
@@ -83,19 +83,19 @@ fn an_instance_that_hears_from_few_takes_nothing_until_another_could_have_taken_
     assert_eq!(cluster.groups(), before, "they may be alive, and this instance cut off");
     let state = |cluster: &Cluster, node| cluster.map().state(node).unwrap().reachability;
     assert_eq!(state(&cluster, NodeId(1)), NodeReachability::ProbablyOffline);
-    // One of them is heard again: now the other is what is missing.
+    // One of them is heard again: now the other is missing.
     cluster.alive.push(2);
     cluster.pass(100);
     assert_eq!(state(&cluster, NodeId(1)), NodeReachability::Offline);
     assert_eq!(state(&cluster, NodeId(2)), NodeReachability::Online);
-    // Nobody has come: they are dead.
+    // No node has come: they are dead.
     let mut cluster = Cluster::mirrored(3);
     cluster.die(1);
     cluster.die(2);
     cluster.pass(5000);
     assert_eq!(state(&cluster, NodeId(1)), NodeReachability::Offline);
     assert_eq!(state(&cluster, NodeId(2)), NodeReachability::Offline);
-    // Who has died before is no reason to wait while more than half live.
+    // A node that has died before is no reason to wait while more than half live.
     let mut cluster = Cluster::mirrored(5);
     cluster.die(1);
     cluster.pass(2000);
@@ -150,7 +150,7 @@ fn what_a_process_says_late_that_nobody_had_heard_of_does_not_count() {
     let mut cluster = Cluster::mirrored(3);
     cluster.die(1);
     cluster.pass(1500);
-    // One in between has died before anybody heard it.
+    // One in between has died before it was heard.
     let mut late = node(1, "tcp://h:1");
     late.incarnation = cluster.incarnations[1] + 1;
     cluster.incarnations[1] += 1;
@@ -347,7 +347,7 @@ fn an_acknowledgement_is_of_the_losses_that_were_seen_and_of_no_later_one() {
     cluster.restart(1);
     let all = count(&cluster);
     assert!(0 < of_one && of_one < all);
-    // What node 1 has lost once more was not seen; what node 0 has lost was.
+    // The second loss of node 1 was not seen; that of node 0 was.
     let first = look(&cluster);
     cluster.restart(1);
     assert_eq!(acknowledge(&mut cluster, &first), all - of_one);

@@ -1,4 +1,5 @@
-//! Long histories of whatever can happen to a cluster, and what must hold at every moment of them.
+//! Long histories of events of a cluster, and the invariants that must be true at every point of
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -192,7 +193,7 @@ impl World {
         self.check();
     }
 
-    /// What a node would report by the map that it has.
+    /// The report of a node by the map that it has.
     fn reports(&self, id: u32, news: MemberChanges) -> Vec<MemberReport> {
         let Some(seen) = self.nodes.get(&id).filter(|seen| !seen.is_cut) else { return Vec::new() };
         let Some(map) = &seen.map else { return Vec::new() };
@@ -249,7 +250,7 @@ impl World {
         self.synced.clear();
     }
 
-    /// Everything that must hold after every input.
+    /// Every invariant, after every input.
     fn check(&mut self) {
         let map = self.map();
         if map.epoch() == self.last.epoch() {
@@ -332,7 +333,8 @@ impl World {
         }
     }
 
-    /// Whoever takes itself for the primary, and may serve, is one that nothing is acknowledged without.
+    /// A node that takes itself for the primary, and may serve, is one that nothing is acknowledged
+    /// without.
     fn check_readers(
         &self,
         map: &ClusterMap,

@@ -150,7 +150,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the coordinator must amount to: addresses by node, chunk length by dataset name, ids never used twice.
+/// The expected state of the coordinator: addresses by node, chunk length by dataset name, ids
+/// never used twice.
 #[derive(Default)]
 struct Model {
     nodes: BTreeMap<u32, u8>,

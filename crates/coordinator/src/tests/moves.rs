@@ -19,7 +19,7 @@ fn nodes_are_added_drained_and_removed_under_way() {
     let before = cluster.groups();
     let is_as_it_was = before.iter().all(|group| group.members.len() == 2);
     assert!(is_as_it_was, "no primary has said yet that it knows its group");
-    // Said in one beat, begun with the next map.
+    // Said in one heartbeat, begun with the next map.
     cluster.pass(100);
     let growing = cluster.groups();
     assert!(growing.iter().all(|group| group.members.len() <= 3));
@@ -48,7 +48,7 @@ fn nodes_are_added_drained_and_removed_under_way() {
 fn a_group_that_is_full_of_former_goals_makes_room_for_the_next() {
     let mut cluster = Cluster::mirrored(9);
     let members = |cluster: &Cluster| cluster.groups()[0].members.clone();
-    // Whoever comes is to go again before it is up to date.
+    // A new member is to go again before it is up to date.
     for count in 2..=MEMBERS_MAX {
         for _ in 0..100 {
             if members(&cluster).len() == count {
@@ -126,7 +126,7 @@ fn a_former_primary_is_not_left_behind_before_it_knows() {
     cluster.die(1);
     cluster.pass(1500);
     cluster.restart(1);
-    // All but the newest is known to everybody; then roles turn back to node 1.
+    // All nodes know every map but the newest; then roles turn back to node 1.
     for _ in 0..100 {
         let turned =
             cluster.groups().iter().position(|group| group.members[0].target == TargetId(1));

@@ -79,7 +79,8 @@ fn five_hundred_nodes_are_kept_by_one_coordinator() {
     assert_eq!(good as u32, 6 * 16 * NODES);
 }
 
-/// What primaries say when all members that lack something, which are on `target`, lack nothing any more.
+/// Reports of primaries when all members that lack something, which are on `target`, lack nothing
+/// any more.
 fn synced(back: &ClusterMap, target: TargetId) -> Vec<(NodeId, MemberReport)> {
     let mut reports = Vec::new();
     for redundancy in 2..=3 {

@@ -1,8 +1,10 @@
 //! Checkpoints: copies of partitions in files, taken while they serve.
 //!
-//! A shard copies a piece of one partition at a time between requests ([`MirroredPartition::checkpoint_step`]), and a thread writes the pieces. A checkpoint
-//! is given its name only when all that it has seen is on flash in the log, too. It says which frame of the log comes after it; what is
-//! before is not needed for this partition any more. How it reads: [`samite_partition::durable::checkpoint`].
+//! A shard copies a piece of one partition at a time between requests
+//! ([`MirroredPartition::checkpoint_step`]), and a thread writes the pieces. A checkpoint is given
+//! its name only when all that it has seen is on flash in the log, too. It says which frame of the
+//! log comes after it; earlier frames are not needed for this partition any more. Its format:
+//! [`samite_partition::durable::checkpoint`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +32,7 @@ const SEGMENTS_MIN: u64 = 4;
 /// For the thread that writes.
 enum WriteJob {
     Begin(PlaceId),
-    /// Frames of what was begun last.
+    /// Frames of the checkpoint that was begun last.
     Piece(Vec<Vec<u8>>),
     /// The last frames of the checkpoint of a partition.
     Finish(FinishedCheckpoint, Vec<Vec<u8>>),
@@ -50,7 +52,7 @@ pub(super) struct FinishedCheckpoint {
 /// A partition that is being copied.
 struct CopiedPartition {
     id: PlaceId,
-    /// What the thread had no room for yet, or may not have yet.
+    /// Pieces for which the thread had no room yet, or that it may not have yet.
     waiting: Option<WriteJob>,
     /// Complete: to be finished when the log is on flash up to this frame.
     complete: Option<u64>,
@@ -128,7 +130,8 @@ impl ShardCheckpoints {
         self.todo.is_empty() && self.current.is_none()
     }
 
-    /// A log that is longer than this is to be shortened: as long as what it tells of.
+    /// A log that is longer than this is to be shortened: as long as the partitions that it tells
+    /// of.
     pub(super) fn log_len_max(&self) -> u64 {
         self.len().max(SEGMENTS_MIN * self.settings.segment_len)
     }
@@ -145,7 +148,8 @@ impl ShardCheckpoints {
         self.todo.push(id);
     }
 
-    /// What was known of these partitions is no use any more: the log says so before frame `upto`.
+    /// The log before frame `upto` says that earlier records of these partitions are no use any
+    /// more.
     pub(super) fn discard(&mut self, is_gone: &dyn Fn(PlaceId) -> bool, upto: u64) {
         self.todo.retain(|id| !is_gone(*id));
         if self.current.as_ref().is_some_and(|current| is_gone(current.id)) {
@@ -208,7 +212,7 @@ impl ShardCheckpoints {
             }
         }
         if current.is_ready(log) && current.complete.is_some() {
-            // It takes the place of what is to be removed.
+            // It takes the place of the checkpoint that is to be removed.
             removals.retain(|(_, id)| *id != current.id);
         }
         current.hand_over(hands, log);
@@ -238,7 +242,8 @@ impl CopiedPartition {
         }
     }
 
-    /// Gives the thread what waits, if it has room, and if everything that it tells of is on flash.
+    /// Gives the thread the pieces that wait, if it has room, and if everything that they tell of
+    /// is on flash.
     fn hand_over(&mut self, hands: &WriterThread, log: &LogView) {
         if self.is_ready(log)
             && let Some(job) = self.waiting.take()
@@ -267,7 +272,7 @@ impl Drop for WriterThread {
     fn drop(&mut self) {
         self.jobs.take();
         if let Some(thread) = self.thread.take() {
-            // A panic of it has been reported; what it has not finished is no checkpoint.
+            // A panic of it has been reported; a checkpoint that it has not finished is none.
             let _ = thread.join();
         }
     }
@@ -312,7 +317,7 @@ fn write_all(
                     // Of one that failed at its end; others are gone.
                     let _ = disk.remove(&format!("{}{UNFINISHED}", name(finished.id)));
                 }
-                // Nobody listens when the shard has ended.
+                // No thread listens when the shard has ended.
                 let _ = tell.send((finished, written));
             }
             WriteJob::Remove(place) => {

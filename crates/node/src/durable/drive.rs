@@ -24,12 +24,12 @@ fn may_append(operation: &Operation<'_>) -> bool {
     operation.is_mutation() || operation.actions.iter().any(about_holds)
 }
 
-/// What the log is to have room for an operation for, when there is little.
+/// The largest operation for which the log is to have room, when there is little.
 fn need_of(operation: &Operation<'_>) -> FrameNeed {
-    /// A mark, a time or a number.
+    /// A change stamp, a time or a number.
     const MARK_LEN: usize = 32;
     let data: usize = data_of(operation).map(|(_, data)| data.len()).sum();
-    // A directory is sealed before it is removed.
+    // A directory gets a tombstone before it is removed.
     let seals = operation.guards.iter().any(|guard| matches!(guard, Guard::PrefixEmpty(_)));
     if data == 0 && (!operation.is_mutation() || operation.actions.iter().any(removes)) {
         FrameNeed::Essential
@@ -47,7 +47,8 @@ fn blocks_len(operation: &Operation<'_>) -> usize {
 }
 
 impl ShardService {
-    /// Whether the log takes what `request`, of `len` bytes, may do to this shard's partitions.
+    /// Whether the log has room for the changes of `request`, of `len` bytes, to this shard's
+    /// partitions.
     pub(crate) fn check_log(
         &self,
         request: &OperationRequest<'_>,
@@ -66,7 +67,7 @@ impl ShardService {
         if more == 0 { Ok(()) } else { durable.admit(len + more, need) }
     }
 
-    /// Does what a partition asks for.
+    /// Carries out the effects of a partition.
     pub(crate) fn log_effect(&mut self, id: PlaceId, effect: &MirrorEffect) {
         let Some(durable) = &mut self.durable else { return };
         match effect {
@@ -77,7 +78,7 @@ impl ShardService {
         }
     }
 
-    /// Tells partitions what has come to be on flash.
+    /// Tells partitions which entries have come to be on flash.
     pub(crate) fn note_durable(&mut self, out: &mut ReplySink) {
         let Some(durable) = &mut self.durable else { return };
         while let Some((id, position)) = durable.next_durable() {
@@ -95,7 +96,8 @@ impl ShardService {
 
     /// Copies the next piece of a checkpoint, if there is one to copy.
     pub(crate) fn advance_checkpoints(&mut self, out: &mut ReplySink) {
-        // What a partition has done this turn is to be in the log first: a checkpoint says with which frame the log goes on after it.
+        // The changes of a partition in this request batch are to be in the log first: a checkpoint
+        // says with which frame the log goes on after it.
         self.settle(out);
         let Self { durable: Some(durable), partitions, .. } = self else { return };
         let headed = durable.advance(&mut |id, use_it| {
@@ -114,7 +116,8 @@ impl ShardService {
         figures.checkpoint_bytes.store(checkpoints, Ordering::Relaxed);
     }
 
-    /// There is a new map: opens what a restart has left, and lets go of what is not this node's any more.
+    /// There is a new map: opens the partitions that a restart has left, and lets go of those that
+    /// are not this node's any more.
     pub(crate) fn refresh_durable(&mut self, map: &ClusterMap, moved: &[PlaceId]) {
         self.partitions.open_recovered(map, SystemClock.monotonic());
         let Some(durable) = &mut self.durable else { return };

@@ -48,7 +48,7 @@ pub(crate) fn run(shared: &Arc<NodeShared>, credentials: &NodeCredentials, addre
     }
 }
 
-/// Beats on one connection until it fails.
+/// Sends heartbeats on one connection until it fails.
 fn beat(
     shared: &Arc<NodeShared>,
     credentials: &NodeCredentials,
@@ -121,8 +121,8 @@ fn heard_of(shared: &Arc<NodeShared>, credentials: &NodeCredentials, leader: Lea
     }
 }
 
-/// Starts a thread that sends heartbeats to the instance at one of `addresses`. It is not joined: it may be waiting for that, and
-/// holds nothing that matters.
+/// Starts a thread that sends heartbeats to the instance at one of `addresses`. It is not joined:
+/// it may be waiting for that instance, and has nothing that matters.
 pub(crate) fn start(
     shared: &Arc<NodeShared>,
     credentials: NodeCredentials,

@@ -1,7 +1,8 @@
 //! The coordinator instance of this node: a thread that takes part in the election and, while it leads, decides.
 //!
-//! What is decided is saved first, then published, then answered. When it could not be saved, or another may have taken over, everything
-//! that was decided here is forgotten, and begins anew from what is saved.
+//! A decision is saved first, then published, then answered. When it could not be saved, or another
+//! instance may have taken over, everything that was decided here is forgotten, and begins anew
+//! from the saved state.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,14 +38,14 @@ pub(crate) struct LeaderLoop {
     pub store: Box<dyn StateStore>,
     /// When something was saved last.
     pub saved_at: Duration,
-    /// Epoch of the map whose nodes the store was told.
+    /// Epoch of the map whose nodes the store knows.
     pub told: Epoch,
 }
 
 /// A coordinator that leads.
 struct LeadingCoordinator {
     coordinator: LeaderState,
-    /// Revision of what it has saved; `None`: nothing yet.
+    /// Revision of the saved state; `None`: nothing yet.
     saved: Option<u64>,
     /// It decides nothing from then on.
     until: Duration,
@@ -87,7 +88,7 @@ impl LeaderLoop {
         std::thread::sleep(rest.saturating_sub(SystemClock.monotonic()).min(shared.timing.gather));
     }
 
-    /// Does what is due for the leadership.
+    /// Does the work that is due for the leadership.
     fn campaign(
         &mut self,
         shared: &NodeShared,
@@ -123,7 +124,7 @@ impl LeaderLoop {
         }
     }
 
-    /// Does this node's part as a witness of whoever leads.
+    /// Does this node's part as a detector of the leader's reachability.
     fn watch_leader(&mut self, shared: &NodeShared) {
         let now = SystemClock.monotonic();
         let own = self.own_heartbeat(shared, now);
@@ -153,7 +154,7 @@ impl LeaderLoop {
         }
     }
 
-    /// Takes up what is saved, and joins this node.
+    /// Takes up the saved state, and joins this node.
     fn begin(&mut self, shared: &NodeShared, until: Duration) -> Result<LeadingCoordinator> {
         let saved = self.store.load()?;
         if saved.is_none() && (self.config.is_founded || shared.map().is_some()) {
@@ -166,7 +167,8 @@ impl LeaderLoop {
         let coordinator = self.coordinator(shared, saved.as_deref())?;
         let epoch = coordinator.epoch();
         tracing::info!(%epoch, "leads");
-        // It saves what it has read: a write of before that was given up may be under way still, and would change it behind this one's back.
+        // It saves the state that it has read: a write of before that was given up may be under way
+        // still, and would change it behind this one's back.
         let mut leading = LeadingCoordinator { coordinator, saved: None, until };
         if let Some(map) = leading.coordinator.map() {
             shared.publish(Arc::clone(map))?;
@@ -191,7 +193,7 @@ impl LeaderLoop {
         LeaderState::new(fresh, shared.timing, SystemClock.monotonic(), saved)
     }
 
-    /// Saves and publishes what was decided, if something was.
+    /// Saves and publishes the decisions, if there are any.
     fn save(&mut self, shared: &NodeShared, leading: &mut LeadingCoordinator) -> Result<()> {
         let missing = leading.coordinator.ready_map().err().map(|error| error.message().to_owned());
         *lock(&shared.membership.missing) = missing;
@@ -230,20 +232,20 @@ impl LeaderLoop {
     }
 }
 
-/// Refuses what is asked of a process that votes and leads nothing, until it ends.
+/// Refuses requests to a process that votes and leads nothing, until it ends.
 pub(crate) fn refuse(shared: &NodeShared, asks: &Receiver<CoordinatorAsk>) {
     while let Ok(CoordinatorAsk::Request(_, way)) = asks.recv() {
         send(shared, way, ControlReply::NotLeader { leader: None });
     }
 }
 
-/// A request, and what is said to it once that is saved.
+/// A request, and its answer once that is saved.
 struct DecidedRequest {
     way: AnswerRoute,
     /// `None`: this instance does not lead.
     verdict: Option<Result<LeaderVerdict>>,
     is_change: bool,
-    /// Who wants a change knows nothing of leaders: it is passed on.
+    /// A client that wants a change knows nothing of leaders: its request is passed on.
     again: Option<(ControlRequest, ReplyTo)>,
 }
 
@@ -270,7 +272,7 @@ fn decide(
     DecidedRequest { way, verdict, is_change, again }
 }
 
-/// Says what was decided, if it is saved: this instance leads still.
+/// Sends the answer, if the decision is saved: this instance leads still.
 fn answer(shared: &NodeShared, leading: Option<&LeadingCoordinator>, decided: DecidedRequest) {
     let DecidedRequest { way, verdict, is_change, again } = decided;
     let (Some(leading), Some(verdict)) = (leading, verdict) else {
@@ -301,7 +303,7 @@ fn answer(shared: &NodeShared, leading: Option<&LeadingCoordinator>, decided: De
 fn step_down(shared: &NodeShared, why: &str) {
     tracing::warn!(why, "does not lead any more");
     shared.membership.leads.store(false, Ordering::Release);
-    // So that those who wait for maps here are sent on.
+    // So that the watches for maps here are sent on.
     for inbox in &shared.inboxes {
         inbox.wake();
     }
@@ -312,7 +314,7 @@ fn send(shared: &NodeShared, way: AnswerRoute, reply: ControlReply) {
         AnswerRoute::Shard(to) => {
             shared.inboxes[usize::from(to.shard.get())].send(InboxMessage::Control(to, reply));
         }
-        // Whoever asked may have lost patience.
+        // The sender of the request may have given up.
         AnswerRoute::Thread(answer) => drop(answer.try_send(reply)),
     }
 }

@@ -9,11 +9,11 @@ use samite_types::{Epoch, Error, ErrorKind, Result};
 use samite_wire::control::{ControlReply, ControlRequest, NodeInfo};
 use samite_wire::membership::{Heartbeat, NodeLease};
 
-/// What is answered once all that was decided is saved.
+/// The answer once all decisions are saved.
 pub(crate) enum LeaderVerdict {
     /// That.
     Reply(ControlReply),
-    /// The map, to somebody who has that of this epoch.
+    /// The map, to a node that has that of this epoch.
     Map(Epoch),
 }
 
@@ -23,7 +23,8 @@ pub(crate) struct LeaderState {
 }
 
 impl LeaderState {
-    /// From what is saved, or `fresh`. Whoever led before leads no more: leases that it gave may still run, and no later ones.
+    /// From the saved state, or `fresh`. The leader of before leads no more: leases that it gave
+    /// may still run, and no later ones.
     pub(crate) fn new(
         fresh: Coordinator,
         timing: ClusterTiming,
@@ -37,7 +38,7 @@ impl LeaderState {
         Ok(Self { coordinator })
     }
 
-    /// What is to be saved.
+    /// The state to be saved.
     pub(crate) fn state(&self) -> Vec<u8> {
         self.coordinator.export()
     }
@@ -77,7 +78,7 @@ impl LeaderState {
         now: Duration,
         request: ControlRequest,
     ) -> Result<LeaderVerdict> {
-        // Whoever asks for a change gets the whole map.
+        // A node that asks for a change gets the whole map.
         let mut known = Epoch(0);
         match request {
             ControlRequest::Heartbeat(beat) => {

@@ -18,7 +18,7 @@ use crate::worker::call;
 
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// A question that stays unanswered for so long is asked again, of whoever leads then.
+/// A question that stays unanswered for so long is asked again, of the leader of that time.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause after a failure; doubles up to [`PAUSE_MAX`].
 pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -26,7 +26,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// How long the node's own shards may take to take up a map.
 const TAKE_UP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a node has to know to be part of a cluster.
+/// The knowledge that a node needs to be part of a cluster.
 #[derive(Clone)]
 pub(crate) struct NodeCredentials {
     pub key: ClusterKey,
@@ -47,7 +47,7 @@ impl NodeCredentials {
         NodeLink::connect_as(address, &self.key, &who, Deadline::after(timeout)).map(Arc::new)
     }
 
-    /// Follows whoever leads elsewhere, until the node stops.
+    /// Watches the maps of a leader elsewhere, until the node stops.
     pub(crate) fn follow(&self, shared: &NodeShared) {
         let mut pause = PAUSE_MIN;
         while !shared.stop.is_asked() {
@@ -97,7 +97,8 @@ impl NodeCredentials {
                 Ok(reply) => {
                     take_up(shared, reply, &link)?;
                     if shared.epoch() == known {
-                        // It names an earlier process of this node, whose word came late: this one joins again.
+                        // It names an earlier process of this node, whose message came late: this
+                        // one joins again.
                         let lost = "the map names another process of this node";
                         return Err(Error::new(ErrorKind::Unavailable, lost));
                     }

@@ -1,4 +1,4 @@
-//! What primaries noticed of the members of their groups, on the way to the leader.
+//! Reports of primaries about the members of their groups, on the way to the leader.
 
 use std::sync::mpsc::sync_channel;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -35,7 +35,7 @@ pub(crate) struct WaitingReports {
 }
 
 impl WaitingReports {
-    /// Adds one; whether there was room. One that waits already is not added again.
+    /// Adds a report; whether there was room. A report that waits already is not added again.
     pub(crate) fn add(&self, report: MemberReport) -> bool {
         let mut waiting = lock(&self.waiting);
         if waiting.contains(&report) {
@@ -68,8 +68,8 @@ fn can_wait(waiting: &[MemberReport]) -> bool {
     waiting.len() < REPORTS_MAX && waiting.iter().all(|report| report.news == MemberChanges::Synced)
 }
 
-/// Takes reports to the leader until the node stops. Each is tried once: what has come of it shows in the map, and whoever made it makes it
-/// again while that says otherwise.
+/// Takes reports to the leader until the node stops. Each is tried once: its result shows in the
+/// map, and the primary that made it makes it again while the map says otherwise.
 pub(crate) fn run(shared: &NodeShared) {
     while !shared.stop.is_asked() {
         let reports = shared.membership.reports.take(LOOK, GATHER);
@@ -101,11 +101,12 @@ fn deliver(shared: &NodeShared, reports: Vec<MemberReport>) -> Result<()> {
             shared.inboxes[usize::from(shard.get())].send(InboxMessage::Reported(report, by));
         }
     }
-    // A change of the map that does not fit is the business of whoever follows the leader.
+    // A change of the map that does not fit is the business of the map watch.
     take_up_reply(shared, reply)
 }
 
-/// Epoch of the leader's map, by its answer to somebody who has that of `known`; `None`: it does not answer as leader.
+/// Epoch of the leader's map, by its answer to a node that has that of `known`; `None`: it does not
+/// answer as leader.
 const fn answered_by(reply: &ControlReply, known: Epoch) -> Option<Epoch> {
     match reply {
         ControlReply::Map(Some(data)) => Some(data.epoch),
@@ -115,7 +116,7 @@ const fn answered_by(reply: &ControlReply, known: Epoch) -> Option<Epoch> {
     }
 }
 
-/// Asks whoever leads, in this node or elsewhere.
+/// Asks the leader, in this node or elsewhere.
 pub(crate) fn ask_leader(
     shared: &NodeShared,
     request: ControlRequest,
@@ -134,7 +135,7 @@ pub(crate) fn ask_leader(
     call(&upstream, &request, Deadline::after(timeout))
 }
 
-/// What an answer that does not fit, or is a refusal, says.
+/// The text of an answer that does not fit, or is a refusal.
 pub(crate) fn refusal(reply: &ControlReply) -> Error {
     match reply {
         ControlReply::Failed { kind, message } => {

@@ -1,5 +1,5 @@
-//! Messages to voters in other nodes. A thread for each carries what waits for it; what finds no way, or too many others waiting, is lost, as the
-//! voters expect.
+//! Messages to voters in other nodes. A thread for each node carries the messages that wait for it;
+//! a message that finds no way, or too many others waiting, is lost, as the voters expect.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -49,7 +49,8 @@ impl VoteSenders {
         Self { shared, credentials, known, queues: HashMap::new() }
     }
 
-    /// Starts the thread for one node. It ends when these senders do, and is not joined: it may be waiting for that node, and holds nothing that matters.
+    /// Starts the thread for one node. It ends when these senders do, and is not joined: it may be
+    /// waiting for that node, and has nothing that matters.
     fn start(&self, to: NodeId) -> std::io::Result<SyncSender<Vec<u8>>> {
         let (queue, messages) = mpsc::sync_channel(QUEUE_LEN);
         let sender = VoteSender {

@@ -6,10 +6,10 @@ use samite_partition::{BlockGrants, RequestContext};
 use samite_types::{ClientId, Epoch};
 use smallvec::SmallVec;
 
-/// What a reply has seen that is not committed yet.
+/// Positions that a reply has seen and that are not committed yet.
 pub(crate) type Seen = SmallVec<[(PlaceId, CommitPosition); 1]>;
 
-/// What operations of one request share, and what comes of all of them.
+/// The context that operations of one request share, and their results.
 pub(crate) struct ApplyContext<'a> {
     pub(crate) client: ClientId,
     pub(crate) context: &'a RequestContext,

@@ -1,14 +1,14 @@
-//! Who has leases on records of a shard.
+//! The clients with delegations on records of a shard.
 
 use std::time::Duration;
 
 use samite_partition::RecordLeases;
 use samite_types::ClientId;
 
-/// Clients, as far as leases are concerned.
+/// Clients, as far as delegations are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HolderSet {
-    /// Nobody has any.
+    /// No client has any.
     Anyone,
     /// This one has all of them.
     Only(ClientId),
@@ -16,7 +16,8 @@ pub(crate) enum HolderSet {
     Nobody,
 }
 
-/// Who has leases: one client, or several, which are not told apart. What is noted here lasts a little longer than the leases.
+/// The holders of delegations: one client, or several, which are not told apart. The notes here
+/// last a little longer than the delegations.
 #[derive(Debug, Default)]
 pub(super) struct DelegationHolders {
     first: Option<ClientId>,
@@ -26,7 +27,7 @@ pub(super) struct DelegationHolders {
     full_until: Duration,
 }
 
-/// What is to be known of a partition's table of leases.
+/// Summary of a partition's table of delegations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeaseTerm {
     /// It says nothing from then on.
@@ -41,7 +42,7 @@ impl LeaseTerm {
 }
 
 impl DelegationHolders {
-    /// `client` has asked at `now` for leases in a table that is like this now.
+    /// `client` has asked at `now` for delegations in a table that is like this now.
     pub(super) fn note(
         &mut self,
         client: ClientId,
@@ -61,7 +62,7 @@ impl DelegationHolders {
         *whose = until.max(*whose);
     }
 
-    /// It is `now`: what has ended is forgotten.
+    /// It is `now`: delegations that have ended are forgotten.
     pub(super) fn at(&mut self, now: Duration) {
         for until in [&mut self.first_until, &mut self.others_until, &mut self.full_until] {
             if *until <= now {

@@ -1,4 +1,4 @@
-//! What clients have posted, and what they are not to post meanwhile.
+//! Early completions of clients, and the records that are locked for exclusive change meanwhile.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use super::{ApplyContext, DatasetIndex, OpenPartitions, PlaceId, is_grouped};
 use crate::submissions::ShardSubmissions;
 
 impl OpenPartitions {
-    /// Applies one operation as [`OpenPartitions::apply`] does, so that what is posted meanwhile comes either before or after it.
+    /// Applies one operation as [`OpenPartitions::apply`] does, so that each operation that is
+    /// completed early meanwhile comes either before or after it.
     pub(crate) fn apply_alone(
         &mut self,
         posts: &ShardSubmissions,
@@ -29,7 +30,8 @@ impl OpenPartitions {
         outcome
     }
 
-    /// Applies what was posted to a partition, by the map under which it was; `None`: it is not here, or not here alone.
+    /// Applies a submission-queue entry to its partition, by the map under which it was submitted;
+    /// `None`: the partition is not here, or not here alone.
     pub(crate) fn apply_submitted(
         &mut self,
         id: PlaceId,
@@ -39,7 +41,8 @@ impl OpenPartitions {
         now: Duration,
     ) -> Option<Result<(), ErrorKind>> {
         if self.place(id).is_none() {
-            // The first that it hears of the partition. Its dataset is known: slots in use stay what they are.
+            // The first entry for the partition. Its dataset is known: dataset indexes in use stay
+            // what they are.
             let slot =
                 self.datasets.binary_search_by_key(&id.0, |open| open.id).ok().map(DatasetIndex)?;
             if id.1.get() >= map.partitions() {
@@ -64,14 +67,15 @@ impl OpenPartitions {
         Some(outcome)
     }
 
-    /// What is posted to a partition next is about the record at `key`, which is there.
+    /// The next submission-queue entry for a partition is about the record at `key`, which is
+    /// there.
     pub(crate) fn fetch(&mut self, id: PlaceId, key: &[u8]) {
         if let Some(place) = self.place(id) {
             place.member.partition_mut().fetch(key);
         }
     }
 
-    /// Knows all datasets of a map, so that clients may post about any of them.
+    /// Knows all datasets of a map, so that clients may submit operations on any of them.
     pub(crate) fn know_all(&mut self, map: &ClusterMap) {
         for dataset in map.datasets() {
             self.dataset(map, dataset.id);

@@ -1,4 +1,4 @@
-//! A client that knows nothing but frames: what it sees is what the node does.
+//! A client that knows nothing but frames: it sees exactly what the node does.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test ends at what it does not expect")]
@@ -150,12 +150,12 @@ impl Raw {
         self.map.dataset(name).unwrap().id
     }
 
-    /// Makes a dataset of which so many nodes hold each record.
+    /// Makes a dataset of which so many nodes have each record.
     pub fn create_mirrored(&mut self, name: &str, copies: u8) -> DatasetId {
         self.create_read_by(name, copies, ReadsKind::Primary)
     }
 
-    /// The same, with who answers reads.
+    /// The same, with the members that answer reads.
     pub fn create_read_by(&mut self, name: &str, copies: u8, reads: ReadsKind) -> DatasetId {
         let redundancy = Redundancy(copies);
         let spec = DatasetSpec { redundancy, reads, ..spec(name, BackendKind::Memory) };

@@ -1,4 +1,4 @@
-//! What a checkpoint is made of: the copy of a partition, in a file that is there whole or not at all.
+//! The parts of a checkpoint: the copy of a partition, in a file that is there whole or not at all.
 //!
 //! A file is frames (see [`samite_log::checkpoint`]) of these kinds, told by their first byte:
 //!
@@ -42,7 +42,7 @@ pub fn number((dataset, partition): PlaceId) -> u64 {
 }
 
 fn name_of(number: u64) -> String {
-    // The halves of what was put together.
+    // The halves of the combined number.
     name((DatasetId((number >> 32) as u32), PartitionId(number as u32)))
 }
 
@@ -53,10 +53,10 @@ fn place_of(name: &str) -> Option<PlaceId> {
     (self::name(place) == name).then_some(place)
 }
 
-/// The partitions of which there are checkpoints, of the log `log`. Removes what was not finished.
+/// The partitions of which there are checkpoints, of the log `log`. Removes unfinished ones.
 ///
 /// # Errors
-/// `Corrupt`: one is missing. Those of the disk.
+/// `Corrupt`: one is missing. Errors of the disk.
 pub fn find(disk: &dyn LogDisk, log: u64) -> Result<Vec<PlaceId>> {
     let names = disk.list()?;
     for name in names.iter().filter(|name| name.starts_with(PREFIX) && name.ends_with(UNFINISHED)) {
@@ -69,7 +69,7 @@ pub fn find(disk: &dyn LogDisk, log: u64) -> Result<Vec<PlaceId>> {
     Ok(places)
 }
 
-/// What a checkpoint says beside what the partition is.
+/// The fields of a checkpoint beside the partition itself.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadedCheckpoint {
     /// The frame of the log that comes after it.
@@ -81,7 +81,7 @@ pub struct LoadedCheckpoint {
 /// Reads the checkpoint of `id` into an empty partition.
 ///
 /// # Errors
-/// `Corrupt`; those of the disk; `NoSpace`: there is too little memory.
+/// `Corrupt`; errors of the disk; `NoSpace`: there is too little memory.
 pub fn load(
     disk: &dyn LogDisk,
     log: u64,
@@ -164,8 +164,9 @@ fn records_frame(copied: &[CopiedRecord]) -> Vec<u8> {
 pub enum CheckpointPiece {
     /// More are to come.
     Some(Vec<Vec<u8>>),
-    /// The last ones. They hold with all that the log says below frame `next`, so what is below must be on flash before the checkpoint is finished; and
-    /// then nothing below it is needed for this partition.
+    /// The last ones. They are true with all that the log says below frame `next`, so the frames
+    /// below must be on flash before the checkpoint is finished; and then no frame below it is
+    /// needed for this partition.
     Last {
         /// Frames.
         frames: Vec<Vec<u8>>,
@@ -174,10 +175,11 @@ pub enum CheckpointPiece {
     },
 }
 
-/// Copies about `len_max` more bytes of what [`MirroredPartition::begin_checkpoint`] began; `next` is the frame that the log writes next.
+/// Copies about `len_max` more bytes of the checkpoint that [`MirroredPartition::begin_checkpoint`]
+/// began; `next` is the frame that the log writes next.
 ///
 /// # Errors
-/// `NotFound`: the partition is being replaced, and the copy is no more. Those of the store.
+/// `NotFound`: the partition is being replaced, and the copy is no more. Errors of the store.
 pub fn copy(
     member: &mut MirroredPartition,
     id: PlaceId,

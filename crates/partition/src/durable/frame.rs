@@ -1,4 +1,4 @@
-//! What a frame of the log says.
+//! The contents of a frame of the log.
 //!
 //! ```text
 //!  dataset u32                                             the dataset is no more
@@ -16,13 +16,13 @@ use crate::mirror::LogEntry;
 /// Bytes that the entry of an operation may have beside the request that brought the operation.
 pub const OVERHEAD: usize = 128;
 
-/// What a frame says.
+/// The contents of a frame.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "mostly it is an entry, and it lives for one call")]
 pub enum PartitionFrame<'a> {
-    /// What has happened to a partition.
+    /// An event of a partition.
     Entry(PlaceId, PartitionLogEntry<'a>),
-    /// What is known of a partition does not count any more.
+    /// Earlier frames of a partition do not count any more.
     Discarded(PlaceId),
     /// A dataset is no more.
     Dropped(DatasetId),

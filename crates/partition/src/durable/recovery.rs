@@ -16,13 +16,13 @@ use crate::mirror::MirroredPartition;
 /// Partitions as they were.
 pub type Recovered = BTreeMap<PlaceId, MirroredPartition>;
 
-/// What was found.
+/// The findings of recovery.
 pub struct RecoveredLog {
     /// The log, to be gone on with.
     pub log: OpenLog,
     /// Partitions.
     pub partitions: Recovered,
-    /// What is known of their way through the log.
+    /// Their way through the log, as far as it is known.
     pub tracks: LogTracks,
     /// Bytes of the checkpoint of each partition that has one.
     pub checkpointed: BTreeMap<PlaceId, u64>,
@@ -33,7 +33,7 @@ pub struct RecoveredLog {
 /// Reads all that is on `disk` into partitions that `open` makes. `progress` is told of each entry that was applied, how many there were.
 ///
 /// # Errors
-/// Damage, and where; too little memory for what is there.
+/// Damage, and where; too little memory for the data there.
 pub fn recover(
     disk: &Arc<dyn LogDisk>,
     settings: LogSettings,
@@ -89,8 +89,8 @@ pub fn recover(
 struct LogReplay {
     partitions: Recovered,
     tracks: BTreeMap<PlaceId, LogTrack>,
-    /// Partitions whose entries do not follow on what is there. They must turn out to be discarded or dropped later: then the log may
-    /// begin in their midst.
+    /// Partitions whose entries do not follow on their earlier state. They must turn out to be
+    /// discarded or dropped later: then the log may begin in their midst.
     failures: BTreeMap<PlaceId, Error>,
     replayed: u64,
 }
@@ -130,7 +130,7 @@ impl LogReplay {
         Ok(())
     }
 
-    /// What was told of a partition does not count any more; a checkpoint made later does.
+    /// The frames of a partition so far do not count any more; a checkpoint made later does.
     fn discarded(&mut self, number: u64, id: PlaceId) {
         if self.tracks.get(&id).is_some_and(|track| number < track.needed) {
             return;

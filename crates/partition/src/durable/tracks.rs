@@ -1,4 +1,4 @@
-//! What is known of the way of partitions through a log that they share.
+//! The ways of partitions through a log that they share, as far as they are known.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,14 +6,14 @@ use samite_types::{DatasetId, Position};
 
 use super::PlaceId;
 
-/// What is known of a partition's way through the log.
+/// A partition's way through the log, as far as it is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LogTrack {
     /// Frame with its last entry; 0: none.
     pub(super) last: u64,
     /// Frames below this are not needed for it.
     pub(super) needed: u64,
-    /// What the log tells is of no use before there is a checkpoint.
+    /// The entries in the log are of no use before there is a checkpoint.
     pub(super) is_headless: bool,
 }
 
@@ -23,7 +23,8 @@ pub struct LogTracks {
     tracks: BTreeMap<PlaceId, LogTrack>,
     /// Entries on their way to flash: number of the frame, partition, position.
     under_way: VecDeque<(u64, PlaceId, Position)>,
-    /// Words on their way to flash that what was told does not count: number of the frame, first frame that is needed until it is there.
+    /// Frames on their way to flash which say that earlier ones do not count: number of the frame,
+    /// first frame that is needed until it is there.
     discards: VecDeque<(u64, u64)>,
 }
 
@@ -40,12 +41,13 @@ impl LogTracks {
         self.under_way.push_back((frame, id, position));
     }
 
-    /// `frame` says that what was told of a partition does not count any more.
+    /// `frame` says that earlier frames of a partition do not count any more.
     pub fn discarded(&mut self, id: PlaceId, frame: u64) {
         self.under_way.retain(|(_, other, _)| *other != id);
         let track = LogTrack { last: frame, needed: frame + 1, is_headless: true };
         let before = self.tracks.insert(id, track);
-        // Recovery reads what is told up to there as it stands; without its beginning it would not be read at all.
+        // Recovery reads the frames up to there as they stand; without its beginning it would not
+        // be read at all.
         if let Some(before) = before.filter(|before| before.last >= before.needed) {
             self.discards.push_back((frame, before.needed));
         }
@@ -100,7 +102,8 @@ impl LogTracks {
         needed.chain(self.discards.iter().map(|(_, needed)| *needed)).min()
     }
 
-    /// The partitions of which the log tells something that no checkpoint has, those that it has told of longest last.
+    /// The partitions of which the log has frames that no checkpoint covers, in falling order of
+    /// the first frame that they need.
     #[must_use]
     pub fn told_of(&self) -> Vec<PlaceId> {
         let told = self.tracks.iter().filter(|(_, track)| track.last >= track.needed);

@@ -1,4 +1,5 @@
-//! What a primary writes down that changes no records: refusals, holds, and that leases may be out.
+//! Entries of a primary that change no records: refusals, open references, and that delegations may
+//! be out.
 
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ impl MirroredPartition {
         self.record(event, 0, Vec::new(), now);
     }
 
-    /// Holds are taken and released without a change of records: members do that alone.
+    /// Open references are taken and released without a change of records: members do that alone.
     pub(super) fn write_references(
         &mut self,
         client: ClientId,
@@ -56,7 +57,7 @@ impl MirroredPartition {
         self.record(event, outcome, Vec::new(), now);
     }
 
-    /// The first lease that is given is written down: whoever is the primary next waits for it.
+    /// The first delegation that is granted is written down: the next primary waits for it.
     pub(super) fn write_lending(
         &mut self,
         operation: &Operation<'_>,
@@ -79,7 +80,8 @@ impl MirroredPartition {
         }
     }
 
-    /// Ends all holds of a client that is gone. Of no effect on members that are not the primary: they hear of it from there.
+    /// Ends all open references of a client that is gone. Of no effect on members that are not the
+    /// primary: they hear of it from there.
     pub fn drop_client(&mut self, client: ClientId, now: Duration) {
         if !self.is_primary() {
             return;

@@ -1,15 +1,20 @@
-//! A member that the map has named the primary, and that does not decide on anything yet: first it takes over what others have applied and it has not.
+//! The catching-up primary: a member that the map has named the primary, and that does not decide
+//! on anything yet: first it takes over entries that others have applied and it has not.
 //!
-//! A primary that is to be none any more may have applied operations that its successor has not got. Nobody was told of them, so a term could begin without
-//! them; but then the former primary would hold what never was, and would have to be brought up to date: the group would be short of a member although
-//! nobody has died. So the member that is named asks every other good one what it has beyond its own last entry ([`PeerMessage::AskTail`]), applies that, and
-//! only then its term begins. It costs a round trip, and programs wait for so long. A member that has died is not good any more by the map that names
-//! its successor: nobody waits for it here.
+//! A primary that is to be none any more may have applied operations that its successor has not
+//! got. No client was told of them, so a term could begin without them; but then the former primary
+//! would have entries that never were, and would have to be brought up to date: the group would be
+//! short of a member although no node has died. So the member that is named asks every other good
+//! one for its entries beyond its own last one ([`PeerMessage::AskTail`]), applies them, and only
+//! then its term begins. It costs a round trip, and programs wait for so long. A member that has
+//! died is not good any more by the map that names its successor: it is not waited for here.
 //!
-//! What is taken over was applied by the primary of an earlier term, behind all that can have been acknowledged: every good member has that. It stays
-//! uncommitted until it is so in the new term, and if the new primary fails before, the next one may have it or not.
+//! An entry that is taken over was applied by the primary of an earlier term, behind all that can
+//! have been acknowledged: every good member has that. It stays uncommitted until it is so in the
+//! new term, and if the new primary fails before, the next one may have it or not.
 //!
-//! Those that have been primary keep the entries that others may lack; whoever only followed keeps none, and what it has more than others is lost to the group.
+//! Members that have been primary keep the entries that others may lack; a member that only
+//! followed keeps none, and the entries that it has more than others are lost to the group.
 
 use std::time::Duration;
 
@@ -26,13 +31,13 @@ use super::{GroupView, MemberRole, MirrorEffect, MirroredPartition};
 /// Most entries that are handed over at a time.
 const ENTRIES_MAX: u64 = 64;
 
-/// What only a member knows that is about to decide.
+/// The state that only a catching-up primary has.
 #[derive(Debug)]
 pub(super) struct CatchingUpPrimary {
     view: GroupView,
     /// Good members that have something to say still, or have said it.
     others: SmallVec<[GoodMember; 2]>,
-    /// It cannot apply what others have, and has said so last then.
+    /// It cannot apply the entries of others, and has said so last then.
     failed_at: Option<Duration>,
 }
 
@@ -40,7 +45,7 @@ pub(super) struct CatchingUpPrimary {
 #[derive(Clone, Debug)]
 struct GoodMember {
     target: TargetId,
-    /// What it can give ends there, once it has said so.
+    /// The entries that it can give end there, once it has said so.
     upto: Option<Position>,
     /// It is asked again then, unless it was asked for something since.
     ask_at: Duration,
@@ -96,7 +101,8 @@ impl MirroredPartition {
     fn take_office(&mut self, now: Duration) {
         let MemberRole::Elect(elect) = &mut self.role else { return };
         let here = self.at.position;
-        // What cannot be taken over is another's to lead with, if there is another.
+        // A member that cannot take over the entries leaves the lead to another, if there is
+        // another.
         let may_lead = elect.failed_at.is_none() || elect.others.is_empty();
         if !may_lead || !elect.others.iter().all(|other| other.is_settled(here)) {
             return;
@@ -107,7 +113,7 @@ impl MirroredPartition {
         self.lead(&view, &ends, now);
     }
 
-    /// Asks those again that have not answered, and reports who does not answer at all.
+    /// Asks the members again that have not answered, and reports those that do not answer at all.
     pub(super) fn tick_catching_up(&mut self, now: Duration) {
         let (have, times, envelope) = (self.at.position, self.times, self.envelope(TargetId(0)));
         let MemberRole::Elect(elect) = &mut self.role else { return };
@@ -154,7 +160,7 @@ impl MirroredPartition {
         }
     }
 
-    /// Whoever is to be the primary asks for what it lacks.
+    /// The catching-up primary asks for the entries that it lacks.
     pub(super) fn asked_tail(&mut self, from: TargetId, have: Position) {
         let here = self.at.position;
         let is_kept = self.is_fit && self.log.last() == Some(here);
@@ -203,7 +209,7 @@ impl MirroredPartition {
         self.take_office(now);
     }
 
-    /// What another member can give ends there.
+    /// The entries that another member can give end there.
     pub(super) fn tail_ends(&mut self, from: TargetId, upto: Position, now: Duration) {
         let here = self.at.position;
         let MemberRole::Elect(elect) = &mut self.role else { return };

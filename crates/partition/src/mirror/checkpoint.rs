@@ -1,4 +1,5 @@
-//! Copies of a member for checkpoints, and what a log on flash and its checkpoints give back.
+//! Copies of a member for checkpoints, and the state that a log on flash and its checkpoints give
+//! back.
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ impl MirroredPartition {
     /// Applies an entry that a log on flash gave back, in order; before the first [`MirroredPartition::configure`].
     ///
     /// # Errors
-    /// It does not follow on what is here, or something else came of it: the log is not of this partition.
+    /// It does not follow on the state here, or its result was another: the log is not of this
+    /// partition.
     pub fn replay(&mut self, entry: &PartitionLogEntry<'_>) -> Result<(), ErrorKind> {
         self.partition.set_follows(true);
         self.partition.set_funds(ChangeFunds::Promised);
@@ -23,18 +25,21 @@ impl MirroredPartition {
         stepped.map(|_| ())
     }
 
-    /// Begins a copy of all that is here, for a checkpoint; one that is under way ends.
+    /// Begins a copy of the whole partition, for a checkpoint; one that is under way ends.
     pub fn begin_checkpoint(&mut self) {
         self.checkpoint = Some(CopySource::copying());
         self.partition.set_notes_touched(true);
     }
 
-    /// The next records of the checkpoint, about `len_max` bytes of them; later ones replace earlier ones. All effects are to have been taken before: the log
-    /// goes on after the checkpoint with what it is told then. After [`CopyBatch::Last`], and before anything else happens,
-    /// [`MirroredPartition::export`] gives what is to stand behind them. `None`: none is under way; the one that was has to begin again, unless it came to its end.
+    /// The next records of the checkpoint, about `len_max` bytes of them; later ones replace
+    /// earlier ones. All effects are to have been taken before: the log goes on after the
+    /// checkpoint with the entries that it gets then. After [`CopyBatch::Last`], and before
+    /// anything else happens, [`MirroredPartition::export`] gives the state that is to stand behind
+    /// them. `None`: none is under way; the one that was has to begin again, unless it came to its
+    /// end.
     ///
     /// # Errors
-    /// Those of the store; the checkpoint ends.
+    /// Errors of the store; the checkpoint ends.
     pub fn checkpoint_step(&mut self, len_max: usize) -> samite_types::Result<Option<CopyBatch>> {
         let Some(mut source) = self.checkpoint.take() else { return Ok(None) };
         let batch = source.next(&self.partition, len_max)?;
@@ -49,7 +54,7 @@ impl MirroredPartition {
     /// Puts records of a checkpoint in place. After the last, [`MirroredPartition::import`] takes what stood behind them.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn install(&mut self, records: &[RecordCopy<'_>]) -> samite_types::Result<()> {
         records.iter().try_for_each(|record| self.partition.install(record, QuotaLimit::Beyond))
     }

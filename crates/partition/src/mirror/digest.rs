@@ -23,7 +23,8 @@ impl StateDigest {
     }
 }
 
-/// Checksum of what came of an operation, as far as it must be the same everywhere: not what was read, and not leases.
+/// Checksum of the results of an operation, as far as they must be the same everywhere: not of
+/// values that were read, and not of delegations.
 pub(super) fn of_outcome(operation: &Operation<'_>, outputs: &[ActionOutput]) -> u32 {
     let mut digest = StateDigest::new();
     for (action, output) in operation.actions.iter().zip(outputs) {

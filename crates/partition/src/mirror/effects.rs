@@ -1,4 +1,4 @@
-//! What the driver is to do.
+//! Effects: the tasks of the driver.
 
 use std::collections::VecDeque;
 
@@ -19,22 +19,26 @@ pub enum MirrorEffect {
     Send(PeerPacket),
     /// Write an entry to the log on flash, and say when it is there ([`super::MirroredPartition::logged`]).
     Append(LogEntry),
-    /// What is on flash of this partition, log and checkpoint, is no use any more: its records are being replaced.
+    /// The data of this partition on flash, log and checkpoint, are no use any more: its records
+    /// are being replaced.
     Discard,
-    /// The log on flash begins anew: make a checkpoint of what is here now, and say when it is there ([`super::MirroredPartition::logged`]).
+    /// The log on flash begins anew: make a checkpoint of the partition as it is now, and say when
+    /// it is there ([`super::MirroredPartition::logged`]).
     Checkpoint,
     /// More is committed: replies may leave.
     Committed,
-    /// This member decides from here on, also on what becomes of what [clients hold](crate::Partition::holders).
+    /// This member decides from here on, also on the open references of
+    /// [clients](crate::Partition::holders).
     Leads,
-    /// This member is not the primary any more: all replies that wait are answered [`ErrorKind::StaleMap`], and the board is wiped
+    /// This member is not the primary any more: all deferred replies are answered
+    /// [`ErrorKind::StaleMap`], and the look-up table is wiped
     /// ([`samite_backend::Arena::retract_all`]).
     Deposed,
     /// Report to the coordinator that a member has missed something, by the epoch and the term that this member knows. Comes again until a map says so.
     Missed {
         /// The member.
         target: TargetId,
-        /// Why: [`ErrorKind::Timeout`], [`ErrorKind::Unavailable`], or what the member said.
+        /// Why: [`ErrorKind::Timeout`], [`ErrorKind::Unavailable`], or the member's answer.
         kind: ErrorKind,
     },
     /// A record is damaged here.
@@ -47,7 +51,7 @@ pub enum MirrorEffect {
         /// Its key.
         key: Box<[u8]>,
     },
-    /// Members held other records in a range than the primary: they were sent what is here.
+    /// Members had other records in a range than the primary: they were sent those that are here.
     Evened {
         /// The last record of the range; empty: it was the last of all.
         upto: Box<[u8]>,
@@ -77,13 +81,13 @@ pub(super) struct MirrorEffects {
     packets: VecDeque<PeerPacket>,
     /// For the log on flash, in order.
     flash: VecDeque<MirrorEffect>,
-    /// The newest acknowledgement says what all before it said.
+    /// The newest acknowledgement includes all before it.
     acknowledged: Option<(TargetId, PeerMessage<'static>)>,
     committed: bool,
     leads: bool,
     deposed: bool,
     news: SmallVec<[MirrorEffect; 2]>,
-    /// What has become of records.
+    /// Results of repairs of records.
     records: VecDeque<MirrorEffect>,
 }
 
@@ -133,12 +137,13 @@ impl MirrorEffects {
         self.news.clear();
     }
 
-    /// News of a record; bounded by the number of those that may be damaged, and by what one message mends.
+    /// Results of a record's repair; bounded by the number of records that may be damaged, and of
+    /// those that one message mends.
     pub(super) fn record(&mut self, news: MirrorEffect) {
         self.records.push_back(news);
     }
 
-    /// News of a member; bounded by the number of members.
+    /// A change of a member's state; bounded by the number of members.
     pub(super) fn news(&mut self, news: MirrorEffect) {
         self.news.push(news);
     }

@@ -1,4 +1,4 @@
-//! The entries that some follower has not acknowledged yet.
+//! The entries that some secondary has not acknowledged yet.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl LogEntry {
         Self::new(entry.clone(), payload)
     }
 
-    /// As a part of what another member may lack.
+    /// As a part of the entries that another member may lack.
     pub(super) fn as_tail(&self, envelope: &PeerEnvelope) -> PeerPacket {
         PeerPacket::shared(envelope, &PeerMessage::tail_of(self.body()).into(), &self.payload)
     }
@@ -56,7 +56,7 @@ impl LogEntry {
         self.term
     }
 
-    /// What [`PartitionLogEntry::decode`] reads, the payload aside.
+    /// The result of [`PartitionLogEntry::decode`], the payload aside.
     #[must_use]
     pub fn body(&self) -> &[u8] {
         &self.message[1..]
@@ -107,7 +107,7 @@ impl EntryLog {
         self.entries.back().map(|(entry, _)| entry.position)
     }
 
-    /// Nobody needs the entries up to `position` any more.
+    /// No member needs the entries up to `position` any more.
     pub(super) fn trim(&mut self, position: Position) {
         while let Some((first, _)) = self.entries.front()
             && first.position <= position

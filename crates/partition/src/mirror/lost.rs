@@ -7,8 +7,10 @@ use super::{MirroredPartition, refused_at};
 use crate::{AppliedOutcome, BlockGrants, RequestContext, lost};
 
 impl MirroredPartition {
-    /// Applies an operation. In a partition that is [lost](super::GroupView::is_lost), what is not there is not said to be missing, and not made: the answer is
-    /// [`ErrorKind::Lost`]. Nothing takes effect then, and a change is remembered to have been refused.
+    /// Applies an operation. In a partition that is [lost](super::GroupView::is_lost), a record
+    /// that is not there is not said to be missing, and not made: the answer is
+    /// [`ErrorKind::Lost`]. Nothing takes effect then, and a change is remembered to have been
+    /// refused.
     pub(super) fn apply_unless_lost(
         &mut self,
         client: ClientId,

@@ -24,7 +24,7 @@ pub(crate) type Payload = Arc<[ValuePiece]>;
 enum PacketBody {
     /// Of answers, which are short.
     Small(SmallVec<[u8; 32]>),
-    /// Of what may be sent more than once.
+    /// Of messages that may be sent more than once.
     Shared(Arc<[u8]>),
 }
 
@@ -46,7 +46,7 @@ impl PeerPacket {
         Self { to: envelope.to, head, body, payload }
     }
 
-    /// To whom.
+    /// The receiver.
     #[must_use]
     pub const fn to(&self) -> TargetId {
         self.to

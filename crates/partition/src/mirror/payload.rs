@@ -72,12 +72,14 @@ impl MirroredPartition {
     }
 }
 
-/// Whether only one action changes records: then what it stored is there when the operation is done.
+/// Whether only one action changes records: then the value that it stored is there when the
+/// operation is done.
 fn changes_once(operation: &Operation<'_>) -> bool {
     operation.actions.iter().filter(|action| action.is_mutation()).count() == 1
 }
 
-/// Grants, and copies of what lies in the blocks that are taken from them, where it cannot be read back.
+/// Grants, and copies of the values in the blocks that are taken from them, where they cannot be
+/// read back.
 pub(super) struct GrantCopies<'g> {
     grants: &'g mut dyn BlockGrants,
     copies: bool,

@@ -1,4 +1,4 @@
-//! What the primary knows of another member.
+//! The primary's knowledge of another member.
 
 use std::time::Duration;
 
@@ -29,13 +29,14 @@ pub(super) struct GroupPeer {
     void_from: Option<Epoch>,
     /// When it was last reported to have missed something.
     pub(super) reported_at: Option<Duration>,
-    /// When whoever reports it was last told that it is up to date, if that was by the newest map.
+    /// When the driver, which reports it, was last told that it is up to date, if that was by the
+    /// newest map.
     pub(super) announced_at: Option<Duration>,
     /// It waits for an answer to [`Message::AskReads`](samite_wire::peer::PeerMessage::AskReads).
     pub(super) asks: Option<(u64, Position)>,
     /// It is brought up to date from then on.
     pub(super) resync_at: Duration,
-    /// The last try has ended because there was no room for what it lacks.
+    /// The last try has ended because there was no room for the records that it lacks.
     pub(super) lacks_room: bool,
 }
 
@@ -44,15 +45,15 @@ pub(super) struct GroupPeer {
 pub(super) struct EntryStream {
     /// It has applied all up to this one.
     pub(super) acked: Position,
-    /// The last one that was sent.
+    /// The last message that was sent.
     pub(super) sent: Position,
     /// It has owed an answer since then.
     pub(super) since: Duration,
-    /// What was sent is sent again then.
+    /// The message is sent again then.
     pub(super) resend_at: Duration,
     /// The last gap that was answered, and when.
     pub(super) gap: (Position, Duration),
-    /// Since when it has seemed to have lost what it had acknowledged.
+    /// Since when it has seemed to have lost entries that it had acknowledged.
     pub(super) lost_at: Option<Duration>,
     /// It is not ready for them yet.
     pub(super) is_paused: bool,
@@ -99,7 +100,8 @@ impl GroupPeer {
         }
     }
 
-    /// A newer map names its process. Another one than before has nothing of what that had, however silent the change was.
+    /// A newer map names its process. Another process than before has nothing of that one's
+    /// records, however silent the change was.
     pub(super) fn live(&mut self, incarnation: u64, now: Duration) {
         let before = self.incarnation.replace(incarnation);
         if before.is_some_and(|before| before != incarnation) {
@@ -156,7 +158,7 @@ impl GroupPeer {
 
     /// It is said to be up to date, by the map of `epoch`.
     pub(super) const fn promise(&mut self, epoch: Epoch) {
-        // What made earlier ones void says nothing of this one.
+        // The reason that made earlier ones void says nothing of this one.
         (self.promised, self.void_from) = (Some(epoch), None);
     }
 

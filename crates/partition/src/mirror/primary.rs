@@ -24,21 +24,21 @@ use crate::{AppliedOutcome, BlockGrants, RequestContext};
 const WINDOW: u64 = 1024;
 const WINDOW_FAILING: u64 = 1;
 
-/// What only a primary knows.
+/// The state that only a primary has.
 #[derive(Debug, Default)]
 pub(super) struct PrimaryState {
     pub(super) peers: Vec<GroupPeer>,
-    /// What may be told.
+    /// The position up to which replies may tell.
     pub(super) committed: Position,
     /// Alone, and nothing is logged.
     pub(super) is_plain: bool,
-    /// No mutations before, because of leases that an earlier primary may have given.
+    /// No mutations before, because of delegations that an earlier primary may have granted.
     quiet_until: Option<Duration>,
-    /// This primary has given leases on records.
+    /// This primary has granted delegations.
     pub(super) lends: bool,
-    /// Leases that were given while it was alone, and by other rules, end then.
+    /// Delegations that were granted while it was alone, and by other rules, end then.
     long_leases_until: Duration,
-    /// Nothing is committed before, because of what members were lent; by the [steady](super::steady::SteadyTime) clock.
+    /// Nothing is committed before (read leases); by the [steady](super::steady::SteadyTime) clock.
     pub(super) fenced_until: Option<Duration>,
     /// Number of the next question about room.
     pub(super) questions: u32,
@@ -49,7 +49,7 @@ pub(super) struct PrimaryState {
 }
 
 impl MirroredPartition {
-    /// Decides by what the map says. `ends`: where the logs of members end that are known to lack entries, or to lack none.
+    /// Decides by the map. `ends`: log ends of members that are known to lack entries, or none.
     pub(super) fn lead(&mut self, view: &GroupView, ends: &[(TargetId, Position)], now: Duration) {
         let is_new = !self.is_primary();
         if is_new {
@@ -108,7 +108,7 @@ impl MirroredPartition {
         self.fence_without(&required);
     }
 
-    /// Those members are sent what they lack, as far as it is kept here.
+    /// Those members are sent the entries that they lack, as far as they are kept here.
     fn begin_behind(&mut self, ends: &[(TargetId, Position)], now: Duration) {
         let Self { role: MemberRole::Primary(primary), log, at, .. } = self else { return };
         for peer in &mut primary.peers {
@@ -123,7 +123,7 @@ impl MirroredPartition {
         }
     }
 
-    /// Until when mutations have to wait because of leases that an earlier primary may have given; `None`: they need not.
+    /// Until when mutations wait for delegations of an earlier primary; `None`: they need not.
     #[must_use]
     pub fn mutable_at(&self, now: Duration) -> Option<Duration> {
         match &self.role {
@@ -132,7 +132,7 @@ impl MirroredPartition {
         }
     }
 
-    /// What may be told: everything up to this entry is applied by all that are required. 0 when this member is not the primary.
+    /// Last entry of which replies may tell: applied by all required members. 0: not the primary.
     #[must_use]
     pub const fn committed(&self) -> Position {
         match &self.role {
@@ -150,7 +150,7 @@ impl MirroredPartition {
         }
     }
 
-    /// What a reply has to wait for that tells of things as they are now; `None`: nothing.
+    /// The position that a reply on things as they are now has to wait for; `None`: nothing.
     #[must_use]
     pub fn commit_position(&self) -> Option<CommitPosition> {
         match &self.role {
@@ -181,7 +181,7 @@ impl MirroredPartition {
         true
     }
 
-    /// Applies an operation, and writes down what came of it.
+    /// Applies an operation, and writes down its results.
     pub(super) fn serve(
         &mut self,
         client: ClientId,
@@ -226,7 +226,7 @@ impl MirroredPartition {
         (outcome, if self.rules.replies_early { None } else { self.commit_position() })
     }
 
-    /// Whether anybody has to acknowledge what is applied.
+    /// Whether any member has to acknowledge the entries that are applied.
     fn waits(&self) -> bool {
         match &self.role {
             MemberRole::Primary(primary) => {
@@ -238,7 +238,7 @@ impl MirroredPartition {
         }
     }
 
-    /// Whether too many entries wait for members. Those that wait for members that are not required are given up first.
+    /// Whether too many entries wait. Those for members that are not required are given up first.
     pub(super) fn is_stuffed(&mut self, now: Duration) -> bool {
         if !self.log.is_full() {
             return false;
@@ -283,7 +283,7 @@ impl MirroredPartition {
         }
     }
 
-    /// Writes down what has happened to the partition, and sends it.
+    /// Writes down an event of the partition, and sends it.
     pub(super) fn record(
         &mut self,
         event: EntryEvent<'_>,
@@ -357,7 +357,7 @@ impl MirroredPartition {
         }
     }
 
-    /// Finds out what is committed.
+    /// Finds out which entries are committed.
     pub(super) fn advance(&mut self) {
         let last = self.at.position;
         let Self { role: MemberRole::Primary(primary), log, effects, logged, rules, .. } = self
@@ -437,7 +437,7 @@ impl MirroredPartition {
         }
         stream.gap = (have, now);
         if have < stream.acked {
-            // It comes late; or the member has lost what it had acknowledged, and will say so again.
+            // It comes late; or the member has lost acknowledged entries, and will say so again.
             let lost_at = *stream.lost_at.get_or_insert(now);
             if now >= lost_at + self.times.retransmit {
                 self.fail(index, ErrorKind::NotFound, now);
@@ -501,7 +501,7 @@ impl MirroredPartition {
         self.advance();
     }
 
-    /// Time has passed: sends again what was not answered, and reports who does not answer.
+    /// Time has passed: sends unanswered messages again, and reports members that do not answer.
     pub fn tick(&mut self, now: Duration) {
         self.see_time(now);
         let (last, times) = (self.at.position, self.times);
@@ -547,7 +547,7 @@ impl MirroredPartition {
         }
     }
 
-    /// Leases of earlier primaries are over.
+    /// Delegations of earlier primaries are over.
     fn end_quiet(&mut self, now: Duration) {
         let MemberRole::Primary(primary) = &mut self.role else { return };
         if primary.quiet_until.is_none_or(|until| now < until) {

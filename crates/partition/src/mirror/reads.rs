@@ -1,18 +1,27 @@
 //! Reads by members that are not the primary, where a dataset lets them ([`MirroredPartition::set_reads_any`]).
 //!
-//! Such a member answers what only reads while the primary *lends* it that, and only with what is committed. It asks
-//! ([`PeerMessage::AskReads`]); the answer ([`PeerMessage::LendReads`]) says what is committed, and counts for [`Times::read_lease`](super::MirrorTimes::read_lease) from when
-//! the member asked. Until then the primary commits nothing without that member, whatever a map says meanwhile. So what was acknowledged before a
-//! read began is in the member's copy, and what the read saw is never undone. Nobody asks where nobody reads, and nobody waits where nobody asks.
+//! Such a member answers operations that only read while it has a *read lease* from the primary,
+//! and only with committed records. It asks ([`PeerMessage::AskReads`]); the answer
+//! ([`PeerMessage::LendReads`]) says which entries are committed, and counts for
+//! [`Times::read_lease`](super::MirrorTimes::read_lease) from when the member asked. Until then the
+//! primary commits nothing without that member, whatever a map says meanwhile. So a change that was
+//! acknowledged before a read began is in the member's copy, and a result that the read saw is
+//! never undone. No member asks where no client reads, and no change waits where no member asks.
 //!
-//! - Lent to is a member that is good by the primary's map and answers, while the lease of the primary's node runs for longer than what is lent.
-//! - A primary without a member that it required commits nothing before all that it has lent is over (a *fence*).
-//! - Time counts for what was lent as far as it was seen to pass ([`SteadyTime`]): a primary whose clock jumps ahead does not take it for over.
-//! - A new primary begins with a fence: it does not know what others have lent. A former one, without which nothing is committed until everybody
-//!   knows that it is none any more, acknowledges nothing before what it has lent is over; where it is dropped there is a fence, too.
+//! - A read lease is granted to a member that is good by the primary's map and answers, while the
+//!   lease of the primary's node runs for longer than the read lease.
+//! - A primary without a member that it required commits nothing before all its read leases are
+//!   over (a *fence*).
+//! - Time counts for read leases as far as it was seen to pass ([`SteadyTime`]): a primary whose
+//!   clock jumps ahead does not take them for over.
+//! - A new primary begins with a fence: it does not know the read leases that others have granted.
+//!   A former one, without which nothing is committed until every node knows that it is none any
+//!   more, acknowledges nothing before its read leases are over; where it is dropped there is a
+//!   fence, too.
 //!
-//! A read at a member that may not answer is refused at once, and the member asks: the next one will be answered. One that saw what may not
-//! be committed waits for the primary's word on it, as long as what is lent runs.
+//! A read at a member that may not answer is refused at once, and the member asks: the next one
+//! will be answered. A read that saw entries that may not be committed waits for the primary's word
+//! on them, as long as the read lease runs.
 
 use std::time::Duration;
 
@@ -26,12 +35,13 @@ use super::steady::SteadyTime;
 use super::{ApplyTime, CommitPosition, MemberRole, MirroredPartition, refused};
 use crate::{AppliedOutcome, NoGrants, RequestContext};
 
-/// What a member knows of reads by others than the primary.
+/// A member's state of reads by others than the primary.
 #[derive(Debug, Default)]
 pub(super) struct MemberReads {
     /// The dataset lets all members answer them.
     pub(super) is_on: bool,
-    /// As a member: the primary of this term has lent until then, and said that all up to there is committed.
+    /// As a member: the primary of this term has granted a read lease until then, and said that all
+    /// up to there is committed.
     term: Term,
     until: Duration,
     committed: Position,
@@ -41,9 +51,9 @@ pub(super) struct MemberReads {
     wanted: Position,
     /// As a primary: the lease of the node runs until then.
     node_until: Duration,
-    /// By this clock what was lent is over, and fences end.
+    /// By this clock read leases end, and fences.
     steady: SteadyTime,
-    /// What was lent is over then.
+    /// The read leases are over then.
     lent_until: Duration,
     /// It was the primary, and acknowledges nothing before that.
     withholds: bool,
@@ -84,18 +94,19 @@ impl MirroredPartition {
         self.reads.node_until = until;
     }
 
-    /// It is `now`: to be said before anything is decided by what was lent.
+    /// It is `now`: to be said before anything is decided by read leases.
     pub(super) fn see_time(&mut self, now: Duration) {
         let step = if self.rules.trusts_jumps { Duration::MAX } else { self.time_step() };
         self.reads.pass(now, step);
     }
 
-    /// How much time counts at once for what was lent.
+    /// How much time counts at once for read leases.
     fn time_step(&self) -> Duration {
         self.times.read_lease / 4
     }
 
-    /// When all is over, by the [steady](Steady) clock, that is lent now: also if a jump of the clock comes between.
+    /// When all read leases of now are over, by the [steady](Steady) clock: also if a jump of the
+    /// clock comes between.
     fn outlasting(&self) -> Duration {
         self.reads.steady.now() + self.times.read_lease + self.time_step()
     }
@@ -159,7 +170,7 @@ impl MirroredPartition {
         self.answer(self.primary, &question);
     }
 
-    /// The primary lends.
+    /// The primary grants read leases.
     pub(super) fn granted(&mut self, asked: u64, position: Position, now: Duration) {
         let asked = Duration::from_nanos(asked);
         if !self.is_fit || self.at.term != self.term || asked > now {
@@ -231,7 +242,7 @@ impl MirroredPartition {
         }
     }
 
-    /// Tells members that wait for it what is committed.
+    /// Tells members that wait for it which entries are committed.
     pub(super) fn grant_all(&mut self) {
         let peers = match &self.role {
             MemberRole::Primary(primary) => primary.peers.len(),
@@ -250,15 +261,16 @@ impl MirroredPartition {
         }
     }
 
-    /// Commits nothing before all is over that another primary may have lent.
+    /// Commits nothing before all read leases are over that another primary may have granted.
     pub(super) fn fence_as_new(&mut self) {
-        // Where nothing has ever happened nobody has lent anything.
+        // Where nothing has ever happened no primary has granted any.
         if self.reads.is_on && self.at.position > NONE {
             self.fence(self.outlasting());
         }
     }
 
-    /// Some of those that were `required` are not any more: what they were lent is to be over first.
+    /// Some of the members that were `required` are not any more: their read leases are to be over
+    /// first.
     pub(super) fn fence_without(&mut self, required: &[TargetId]) {
         let MemberRole::Primary(primary) = &self.role else { return };
         let is_required =

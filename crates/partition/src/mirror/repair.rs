@@ -1,8 +1,10 @@
 //! Records whose bytes are damaged here, and how they are put right from another member.
 //!
-//! Damage is found when the bytes are read or scrubbed. Equal versions mean equal values, so any member that follows the log and whose own bytes are
-//! undamaged can help: what it sends is taken when it is of the version that is here. Until then nobody is told what the bytes are; who asks the
-//! primary is asked to come again, and only when nobody can help is it an error. That is no entry of the log: nothing changes.
+//! Damage is found when the bytes are read or scrubbed. Equal versions mean equal values, so any
+//! member that follows the log and whose own bytes are undamaged can help: the bytes that it sends
+//! are taken when they are of the version that is here. Until then no client is told the bytes; a
+//! client that asks the primary is asked to come again, and only when no member can help is it an
+//! error. That is no entry of the log: nothing changes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,7 +33,7 @@ pub(super) struct DamagedRecords {
 struct DamagedRecord {
     /// When somebody is to be asked; `None`: there is nobody.
     at: Option<Duration>,
-    /// Those that were asked and cannot help, since all were asked last.
+    /// The members that were asked and cannot help, since all were asked last.
     helpless: SmallVec<[TargetId; 2]>,
     /// All have been asked, and none can help.
     is_lost: bool,
@@ -51,7 +53,8 @@ impl MirroredPartition {
         self.damage.records.len()
     }
 
-    /// Takes note of what was found damaged, and asks for it elsewhere. Returns what to say of it to whoever asks.
+    /// Takes note of a record that was found damaged, and asks for it elsewhere. Returns the answer
+    /// to a client that asks for it.
     #[cold]
     pub(super) fn note_damage(&mut self, keys: Vec<Key>, now: Duration) -> ErrorKind {
         let mut keys = keys;
@@ -69,7 +72,7 @@ impl MirroredPartition {
         if keys.iter().any(is_lost) { ErrorKind::Corrupt } else { ErrorKind::Unavailable }
     }
 
-    /// Members that may have what is damaged here.
+    /// Members that may have the records that are damaged here.
     fn helpers(&self) -> SmallVec<[TargetId; 2]> {
         match &self.role {
             MemberRole::Primary(primary) => {
@@ -87,7 +90,7 @@ impl MirroredPartition {
         self.mend_due(now);
     }
 
-    /// Asks for what is due.
+    /// Asks for the records that are due.
     pub(super) fn mend_due(&mut self, now: Duration) {
         let due =
             self.damage.records.iter().filter(|(_, known)| known.at.is_some_and(|at| at <= now));
@@ -138,7 +141,7 @@ impl MirroredPartition {
         self.effects.send(packet);
     }
 
-    /// What a record is at another member.
+    /// A record's state at another member.
     pub(super) fn fetched(&mut self, from: TargetId, record: &RecordCopy<'_>, now: Duration) {
         let Some(damaged) = self.damage.records.get_mut(record.key) else { return };
         if record.value.is_none() {

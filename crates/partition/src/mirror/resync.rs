@@ -26,7 +26,7 @@ pub(super) struct ResyncSource {
     attempt: u32,
     step: u32,
     sent: Option<SentStep>,
-    /// What remains to be sent once the copy is whole.
+    /// The part that remains to be sent once the copy is whole.
     cut: Option<ResyncCut>,
     /// Bytes sent.
     pub(super) len: u64,
@@ -101,7 +101,7 @@ impl MirroredPartition {
         peers.iter().filter(|peer| peer.needs_resync()).map(|peer| peer.target)
     }
 
-    /// Those of them for which there was no room when it was last tried.
+    /// The members of them for which there was no room when it was last tried.
     pub fn lacking_room(&self) -> impl Iterator<Item = TargetId> {
         let peers = match &self.role {
             MemberRole::Primary(primary) => primary.peers.as_slice(),
@@ -282,7 +282,7 @@ impl MirroredPartition {
         let is_over = sent.times > SENDS_MAX && !sent.is_last;
         let (target, body, payload) = (peer.target, sent.body.clone(), sent.payload.clone());
         if is_over {
-            // Whoever lives again knows nothing of this try.
+            // A member that lives again knows nothing of this try.
             peer.let_go(now + self.times.resync_again);
             return;
         }

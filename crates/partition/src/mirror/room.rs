@@ -1,9 +1,12 @@
 //! Room on other members: a change that does not fit on every member that counts takes effect nowhere. This is flow control by credits, in bytes.
 //!
-//! Each member keeps space for what its primary decides on, and says with each acknowledgement how much it keeps
-//! ([`samite_backend::QuotaAccount`]). The primary reckons with the most that its entries can take, which says what the records are and not how a member stores
-//! them; so it knows, without asking, what a member that has acknowledged less still has room for. A change that takes more waits until
-//! the member was asked to keep more, and is refused when that has no more. Changes that make room are let through: they find the reserve of the target.
+//! Each member keeps space for the changes that its primary decides on, and says with each
+//! acknowledgement how much it keeps ([`samite_backend::QuotaAccount`]). The primary reckons with
+//! the most that its entries can take, a number that depends on the records and not on how a member
+//! stores them; so it knows, without asking, the room that a member that has acknowledged less
+//! still has. A change that takes more waits until the member was asked to keep more, and is
+//! refused when that has no more. Changes that make room are let through: they find the reserve of
+//! the target.
 //!
 //! A primary that needs less than it asked for gives the rest back: it says how much it counts on from an entry on, and counts on no more.
 
@@ -15,7 +18,8 @@ use samite_wire::peer::PeerMessage;
 
 use super::{MemberRole, MirrorTimes, MirroredPartition};
 
-/// The most that a member is asked to keep for one partition, in bytes, beside what a single change takes.
+/// The most that a member is asked to keep for one partition, in bytes, beside the need of a single
+/// change.
 const WANTED_MAX: u64 = 8 << 20;
 /// The least for a partition in use: the largest record fits twice, about.
 const WANTED_BUSY: u64 = 2 << 20;
@@ -24,7 +28,8 @@ const REVIEW: Duration = Duration::from_secs(1);
 /// For so long a member that had no more is taken at its word.
 const FULL_FOR: Duration = Duration::from_millis(100);
 
-/// What a primary knows of the room that a member keeps for it. Costs are counted from the beginning of its log on: `total` is that of all entries.
+/// The primary's knowledge of the room that a member keeps for it. Costs are counted from the
+/// beginning of its log on: `total` is that of all entries.
 #[derive(Debug)]
 pub(super) struct MemberRoom {
     /// Having applied this entry, the member kept this much.
@@ -33,7 +38,7 @@ pub(super) struct MemberRoom {
     claim: Option<ToldRoom>,
     /// Whether the member has as much of its reserve left as removals need, once it has said so.
     has_reserve: Option<bool>,
-    /// What it was asked to keep.
+    /// The room that it was asked to keep.
     wanted: u64,
     /// The question that is not answered.
     asked: Option<AskedRoom>,
@@ -65,13 +70,13 @@ struct AskedRoom {
 }
 
 impl ToldRoom {
-    /// What is left of it when the costs of all entries are `total`.
+    /// The rest of it when the costs of all entries are `total`.
     const fn left(&self, total: u64) -> u64 {
         self.bytes.saturating_sub(total.saturating_sub(self.total))
     }
 }
 
-/// A question to a member: what to keep, and what the primary counts on at most.
+/// A question to a member: how much to keep, and how much the primary counts on at most.
 #[derive(Clone, Copy, Debug)]
 struct RoomQuestion {
     need: u64,
@@ -100,15 +105,15 @@ impl MemberRoom {
         claim.map_or(left, |claim| left.min(claim.left(total)))
     }
 
-    /// A change that takes more than this does not fit, whatever becomes of those that are under way.
+    /// A change that takes more than this does not fit, whatever the changes under way lead to.
     fn full_above(&self, now: Duration) -> u64 {
         if now < self.full_until { self.told.bytes } else { u64::MAX }
     }
 
-    /// The member says what it keeps. Returns whether that answers the question.
+    /// The member says how much it keeps. Returns whether that answers the question.
     fn tell(&mut self, told: ToldRoom, (has_reserve, answers): (bool, u32), now: Duration) -> bool {
         let asked = self.asked.take_if(|asked| asked.number == answers);
-        // What comes late counts for nothing.
+        // An answer that comes late counts for nothing.
         if asked.is_none() && told.position <= self.told.position {
             return false;
         }
@@ -165,42 +170,44 @@ impl MemberRoom {
     }
 }
 
-/// What a member keeps for its primary.
+/// The room that a member keeps for its primary.
 #[derive(Debug, Default)]
 pub(super) struct ReservedRoom {
-    /// What it was asked to keep; 0 while it follows nobody.
+    /// The room that it was asked to keep; 0 while it follows no primary.
     wanted: u64,
     /// The least that the primary may count on.
     owed: u64,
-    /// What is kept.
+    /// The room that is kept.
     bytes: u64,
     /// The question that was heeded last, and its term.
     answers: (Term, u32),
 }
 
-/// What the space of a change is.
+/// The account for the space of a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ChangeFunds {
-    /// What is free here.
+    /// The free space here.
     #[default]
     Own,
-    /// The same, and other members have room for `bytes`; what takes more than `full_above` fits nowhere.
+    /// The same, and other members have room for `bytes`; a change that takes more than
+    /// `full_above` fits nowhere.
     Members {
-        /// What the one with the least room still has for this primary.
+        /// The room that the member with the least still has for this primary.
         bytes: u64,
-        /// What the fullest one had when it was asked a moment ago; without a limit when none was full.
+        /// The room that the fullest member had when it was asked lately; without a limit when none
+        /// was full.
         full_above: u64,
         /// Whether they have something left for changes that make room; `None`: not all have said.
         has_reserve: Option<bool>,
     },
-    /// What is kept here for another member's decisions.
+    /// The room that is kept here for another member's decisions.
     Kept,
     /// Somebody counts on it: small records may take more than there is.
     Promised,
 }
 
 impl MirroredPartition {
-    /// What the next change may take.
+    /// The room for the next change.
     pub(super) fn funds(&self, now: Duration) -> ChangeFunds {
         let MemberRole::Primary(primary) = &self.role else { return ChangeFunds::Own };
         if self.rules.ignores_room {
@@ -237,7 +244,8 @@ impl MirroredPartition {
         );
     }
 
-    /// An entry was sent: members are asked ahead for what will be needed if it goes on so.
+    /// An entry was sent: members are asked ahead for the room that will be needed if it goes on
+    /// so.
     pub(super) fn ask_ahead(&mut self, now: Duration) {
         let total = self.log.total();
         self.for_rooms(
@@ -254,7 +262,7 @@ impl MirroredPartition {
         );
     }
 
-    /// Gives back what was not needed for a while.
+    /// Gives back room that was not needed for a while.
     pub(super) fn review_room(&mut self, now: Duration) {
         let total = self.log.total();
         self.for_rooms(
@@ -315,7 +323,8 @@ impl MirroredPartition {
         rooms.filter_map(|room| room.next(retransmit, missed)).min()
     }
 
-    /// A member that does not say what room it has is asked again, and reported, like one that acknowledges nothing.
+    /// A member that does not say how much room it has is asked again, and reported, like one that
+    /// acknowledges nothing.
     pub(super) fn see_answer(&mut self, index: usize, now: Duration) {
         let MirrorTimes { retransmit, missed, .. } = self.times;
         let MemberRole::Primary(primary) = &mut self.role else { return };
@@ -361,11 +370,11 @@ impl MirroredPartition {
         (need, wanted): (u64, u64),
     ) {
         if self.at.term < self.term && !self.rules.ignores_terms {
-            // Whether what is here is what the primary has, the term's first entry will show.
+            // The term's first entry will show whether the records here are those of the primary.
             return;
         }
         if (self.term, number) < self.kept.answers {
-            // It comes late: the primary counts on what it was told since.
+            // It comes late: the primary counts on the answer that it got since.
             return;
         }
         if position == self.at.position {
@@ -399,13 +408,14 @@ impl MirroredPartition {
         }
     }
 
-    /// Keeps nothing any more: this member follows nobody.
+    /// Keeps nothing any more: this member follows no primary.
     pub(super) fn close_room(&mut self) {
         self.kept = ReservedRoom::default();
         self.partition.keep(0, 0);
     }
 
-    /// What is said to the primary: that all entries up to `position` are applied, and what is kept for more.
+    /// The message to the primary: that all entries up to `position` are applied, and how much is
+    /// kept for more.
     pub(super) fn applied(&mut self, position: Position) -> PeerMessage<'static> {
         self.kept.owed = self.kept.bytes;
         PeerMessage::Applied {
@@ -464,7 +474,7 @@ mod tests {
         // Said before the member knew of it.
         room.tell(told(6, 600, 7900), (true, 0), NOW);
         assert_eq!(room.left(600), 1000);
-        // It has not heeded it, for another entry had come: then it keeps what it says.
+        // It has not heeded it, for another entry had come: then it keeps the room that it says.
         room.tell(told(7, 700, 7800), (true, 0), NOW);
         assert_eq!(room.left(700), 7800);
     }

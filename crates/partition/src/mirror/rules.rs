@@ -1,4 +1,4 @@
-//! What tests of tests break.
+//! Rules that tests of tests break.
 
 /// Ways to be wrong, each of which a test must find out. All off is right.
 #[doc(hidden)]
@@ -12,7 +12,7 @@ pub struct MirrorRules {
     pub ignores_terms: bool,
     /// Operations that come twice are done twice.
     pub forgets_results: bool,
-    /// What changes behind the walk of a resync is not sent again.
+    /// A record that changes behind the walk of a resync is not sent again.
     pub resyncs_without_queue: bool,
     /// Members that are not the primary answer reads.
     pub reads_anywhere: bool,
@@ -22,14 +22,14 @@ pub struct MirrorRules {
     pub requires_late: bool,
     /// Any newer map is taken to make reports void that a member is up to date.
     pub forgets_promises: bool,
-    /// A primary does not wait until what members were lent is over.
+    /// A primary does not wait until the read leases of members are over.
     pub ignores_lent: bool,
-    /// What members were lent is over when the clock says so, however it got there.
+    /// The read leases of members are over when the clock says so, however it got there.
     pub trusts_jumps: bool,
-    /// What a member was lent is never over.
+    /// The read lease of a member is never over.
     pub reads_forever: bool,
-    /// What other members have room for counts for nothing.
+    /// The room of other members counts for nothing.
     pub ignores_room: bool,
-    /// A member answers reads with what may not be committed.
+    /// A member answers reads with entries that may not be committed.
     pub reads_uncommitted: bool,
 }

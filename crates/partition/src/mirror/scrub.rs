@@ -1,4 +1,4 @@
-//! Looking at what lies at rest: for damage, and for differences between members.
+//! Scrubbing of records at rest: for damage, and for differences between members.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -18,7 +18,7 @@ const COUNT_MAX: u64 = 1024;
 const LEN_MAX: usize = 256 << 10;
 const RECORDS_MAX: usize = 1024;
 
-/// What a step of scrubbing has found.
+/// The findings of a step of scrubbing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrubStep {
     /// Where the next one begins; `None`: this was the last.
@@ -30,12 +30,13 @@ pub struct ScrubStep {
 }
 
 impl MirroredPartition {
-    /// Looks at the records behind `after` (empty: from the first), about `len_max` bytes of them. What is damaged is put right from another
-    /// member. Those that the primary has are compared with the other members', in the order of all that happens to the partition, and the others get them
-    /// where they differ.
+    /// Looks at the records behind `after` (empty: from the first), about `len_max` bytes of them.
+    /// A damaged record is put right from another member. Records of the primary are compared with
+    /// the other members', in the order of all that happens to the partition, and the others get
+    /// them where they differ.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn scrub_step(&mut self, after: &[u8], len_max: u64, now: Duration) -> Result<ScrubStep> {
         let found = self.partition.scrub((after, &[]), (COUNT_MAX, len_max))?;
         let is_whole = found.damaged.is_empty();
@@ -59,13 +60,13 @@ impl MirroredPartition {
         Ok(ScrubStep { next: found.upto, records: found.records, len: found.len })
     }
 
-    /// Whether it follows a primary: what it holds is looked at when that looks at its own.
+    /// Whether it follows a primary: its records are looked at when the primary looks at its own.
     #[must_use]
     pub const fn is_led(&self) -> bool {
         matches!(self.role, MemberRole::Secondary) && self.is_fit && self.is_group
     }
 
-    /// Compares a range with what the primary has there, at the same point of the log.
+    /// Compares a range with the primary's records there, at the same point of the log.
     pub(super) fn compare_range(
         &mut self,
         (after, upto): (&[u8], &[u8]),
@@ -84,7 +85,8 @@ impl MirroredPartition {
         Ok(())
     }
 
-    /// A member has other records in a range, undamaged as far as it knows: all members get those that are here.
+    /// A member has other records in a range, undamaged as far as it knows: all members get those
+    /// that are here.
     pub(super) fn mend(&mut self, after: &[u8], upto: &[u8], now: Duration) {
         if self.is_stuffed(now) {
             return;
@@ -105,7 +107,7 @@ impl MirroredPartition {
         let copied =
             visited.and_then(|()| copy_some(&self.partition, usize::MAX, || keys.pop_front()));
         let Ok(copied) = copied else {
-            // What cannot be read here cannot be mended there.
+            // A record that cannot be read here cannot be mended there.
             self.note_damage(Vec::new(), now);
             return;
         };

@@ -59,7 +59,7 @@ impl MirroredPartition {
             return self.answer(from, &PeerMessage::Unfit { position, kind: ErrorKind::Corrupt });
         }
         if self.at.term < self.term && !self.rules.ignores_terms {
-            // Whether what is here is what the primary has, the term's first entry will show.
+            // The term's first entry will show whether the records here are those of the primary.
             return self.answer(from, &PeerMessage::Gap { have: self.at.position });
         }
         self.acknowledge();
@@ -82,7 +82,8 @@ impl MirroredPartition {
         self.close_room();
     }
 
-    /// Applies the next entry. Returns the most that it takes of a member, in bytes. What went wrong leaves the partition unfit to follow.
+    /// Applies the next entry. Returns the most that it takes of a member, in bytes. A failure
+    /// leaves the partition unfit to follow.
     pub(super) fn step(
         &mut self,
         entry: &PartitionLogEntry<'_>,
@@ -143,15 +144,16 @@ impl MirroredPartition {
                 Ok(())
             }
             AppliedOutcome::Done(_) => Err(self.differ()),
-            // There is no room: what is here is right, as far as it goes.
+            // There is no room: the records here are right, as far as they go.
             AppliedOutcome::Failed { kind: ErrorKind::NoSpace, .. } => Err(ErrorKind::NoSpace),
-            // What it reads is damaged here. It will come whole, for its version is another then.
+            // A record that it reads is damaged here. It will come whole, for its version is
+            // another then.
             AppliedOutcome::Failed { kind: ErrorKind::Corrupt, .. } => Err(ErrorKind::Corrupt),
             AppliedOutcome::Failed { .. } => Err(self.differ()),
         }
     }
 
-    /// This copy is not what the primary has, and versions do not tell where.
+    /// This copy is not the primary's, and versions do not tell where.
     fn differ(&mut self) -> ErrorKind {
         self.is_doubtful = true;
         ErrorKind::Corrupt
@@ -184,7 +186,7 @@ impl MirroredPartition {
     }
 }
 
-/// A lease epoch that no partition asks for more than.
+/// A name-space generation that no partition asks for more than.
 pub(super) const NO_LEASE: Epoch = Epoch(u64::MAX);
 
 /// Before the first entry.

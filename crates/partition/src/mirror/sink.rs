@@ -25,7 +25,7 @@ pub(super) struct ResyncSink {
     wanted: Vec<u8>,
     /// Clients are served here meanwhile.
     is_busy: bool,
-    /// What has come of the partition's state.
+    /// The part of the partition's state that has come.
     state: Vec<u8>,
     /// All has come.
     is_whole: bool,
@@ -42,7 +42,8 @@ enum ResyncStep<'m, 'a> {
 }
 
 impl MirroredPartition {
-    /// Whether clients are served where this member is, who should not wait for its being brought up to date: the primary is told with the next answer.
+    /// Whether clients are served where this member is, which should not wait for its being brought
+    /// up to date: the primary is told with the next answer.
     pub const fn set_busy(&mut self, is_busy: bool) {
         if let Some(sink) = &mut self.sink {
             sink.is_busy = is_busy;
@@ -168,7 +169,8 @@ impl MirroredPartition {
         self.partition.export_state(out);
     }
 
-    /// Takes over what [`MirroredPartition::export`] wrote, beside the records as they are: from here on it follows the log.
+    /// Takes over the output of [`MirroredPartition::export`], beside the records as they are: from
+    /// here on it follows the log.
     ///
     /// # Errors
     /// `Corrupt`: it wrote something else; nothing is changed.
@@ -194,7 +196,7 @@ impl MirroredPartition {
     }
 }
 
-/// Deletes what the primary has not, and finds what it is to send.
+/// Deletes records that the primary has not, and finds those that it is to send.
 fn compare(
     partition: &mut Partition,
     (after, upto): (&[u8], &[u8]),

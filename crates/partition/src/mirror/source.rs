@@ -1,10 +1,12 @@
-//! What makes a copy of a partition while it goes on changing.
+//! Makes a copy of a partition while it goes on changing.
 //!
-//! A walk through the keys in order, and a queue of the keys behind it whose records changed since they were visited. When the walk has
-//! come to its end and the queue is short, its rest and the partition's state, taken at the same moment, make the copy
-//! whole. A queue that overflows makes the walk begin again.
+//! A walk through the keys in order, and a queue of the keys behind it whose records changed since
+//! they were visited. When the walk has come to its end and the queue is short, its rest and the
+//! partition's state, taken at the same time, make the copy whole. A queue that overflows makes the
+//! walk begin again.
 //!
-//! The same for a member that is brought up to date, which is asked first what it has, and for a checkpoint, which takes all.
+//! The same for a member that is brought up to date, which is asked first for its records, and for
+//! a checkpoint, which takes all.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
@@ -50,7 +52,7 @@ pub enum CopyBatch {
     },
     /// Some records.
     Records(Vec<CopiedRecord>),
-    /// The last records. With the partition's state as it is at this moment the copy is whole.
+    /// The last records. With the partition's state as it is now the copy is whole.
     Last(Vec<CopiedRecord>),
 }
 
@@ -124,7 +126,7 @@ impl CopySource {
     /// The next step, of about `len_max` bytes. The step before must have been done.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn next(&mut self, partition: &Partition, len_max: usize) -> Result<CopyBatch> {
         if !self.wanted.is_empty() {
             let records = copy_some(partition, len_max, || self.wanted.pop_front())?;

@@ -1,12 +1,14 @@
-//! A clock for what others were promised.
+//! A clock for the ends of grants to others.
 
 use std::time::Duration;
 
-/// Time that was seen to pass: what goes by between two looks counts for a step at most.
+/// Time that was seen to pass: the time between two looks counts for a step at most.
 ///
-/// What this member *holds* may end too early, so the clock itself is right for that. What it has *promised* must not: a clock that jumps ahead would end it
-/// while whoever was promised it goes by another clock. Here such a jump counts for one step; a promise that is longer by a step outlives it. Whoever does
-/// not look for long finds what was promised still there, for so much as was left of it: that costs time, and nothing else.
+/// A grant that this member *has* may end too early, so the clock itself is right for that. A grant
+/// that it has *given* must not: a clock that jumps ahead would end it while the other member goes
+/// by another clock. Here such a jump counts for one step; a grant that is longer by a step
+/// outlives it. A member that does not look for long finds the grants that it gave still there, for
+/// the rest of their time: that costs time, and nothing else.
 #[derive(Debug, Default)]
 pub(super) struct SteadyTime {
     looked: Duration,

@@ -1,4 +1,4 @@
-//! Clients, and what they were told.
+//! Clients, and the answers that they got.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::rng::Rng;
 pub const TOKEN_LEN: usize = 8;
 const LONG: Duration = Duration::from_millis(300);
 
-/// What a client wants.
+/// The request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     Append {
@@ -38,12 +38,12 @@ pub struct Call {
     pub client: usize,
     pub seq: u64,
     pub wish: Wish,
-    /// What it appends.
+    /// The bytes that it appends.
     pub token: u64,
     pub is_retry: bool,
 }
 
-/// What a reply says.
+/// The contents of a reply.
 #[derive(Clone, Debug)]
 pub enum Said {
     Done,
@@ -59,7 +59,7 @@ pub struct Client {
     seen: BTreeMap<u64, usize>,
 }
 
-/// What all clients know together.
+/// The shared knowledge of all clients.
 #[derive(Default)]
 pub struct History {
     /// Tokens and their record, when they were asked for and answered.
@@ -117,7 +117,7 @@ impl Client {
         Some(call)
     }
 
-    /// Somebody answers. What is to be asked again stays.
+    /// An answer comes. A request that is to be sent again stays.
     pub fn answered(&mut self, call: &Call, said: &Said, now: Duration, history: &mut History) {
         let Some((waiting, asked, sent)) = &mut self.waiting else { return };
         if waiting.seq != call.seq {

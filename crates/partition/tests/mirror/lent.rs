@@ -1,4 +1,5 @@
-//! A member that reads were lent to, and a primary whose clock jumps ahead and that goes on without it: not before what was lent is over.
+//! A member with a read lease, and a primary whose clock jumps ahead and that goes on without it:
+//! not before the read lease is over.
 
 use std::time::Duration;
 
@@ -33,14 +34,14 @@ struct Scene {
 }
 
 impl Scene {
-    /// With one record that both have, and reads of it lent to the other.
+    /// With one record that both have, and a read lease of the other.
     fn lent(rules: MirrorRules) -> Self {
         let node = |target| Node::new(TargetId(target), 0, (rules, true));
         let (now, seq) = (Duration::from_secs(1), 0);
         let mut scene = Self { primary: node(1), other: node(2), now, seq };
         scene.primary.configure(&view(1, MemberConsistency::Good), now);
         scene.other.configure(&view(1, MemberConsistency::Good), now);
-        // The other one has to say what room it has.
+        // The other one has to say how much room it has.
         scene.pass(1);
         scene.append();
         scene.pass(50);
@@ -76,7 +77,7 @@ impl Scene {
         Call { client: 0, seq: self.seq, wish, token: self.seq, is_retry: false }
     }
 
-    /// A change; what its answer waits for.
+    /// A change; the position that its answer waits for.
     fn append(&mut self) -> Option<CommitPosition> {
         let call = self.call(Wish::Append { key: 1 });
         let now = self.now + self.primary.ahead;

@@ -1,4 +1,5 @@
-//! A partition that has lost its records: what is not there is neither said to be missing nor made, until somebody has taken note of the loss.
+//! A partition that has lost its records: a record that is not there is neither said to be missing
+//! nor made, until an operator has acknowledged the loss.
 
 use std::time::Duration;
 
@@ -77,7 +78,7 @@ fn list(after: &[u8]) -> Operation<'_> {
     one(Action::List { prefix: b"k", after, limit: 9, reverse: false, value_len_max: 0 })
 }
 
-/// What would say that there is no record `new`, or make it.
+/// Operations that would say that there is no record `new`, or make it.
 fn about_what_is_missing() -> Vec<Operation<'static>> {
     let (key, data) = (&b"new"[..], || ValueData::Inline(b"x"));
     vec![
@@ -104,11 +105,11 @@ fn what_may_have_been_lost_is_neither_missing_nor_made_until_that_is_known() {
             let said = format!("{operation:?}");
             assert_eq!(scene.refusal(operation), Some(ErrorKind::Lost), "{said}");
         }
-        // What is there is read and changed, and the rest is cleared away.
+        // A record that is there is read and changed, and the rest is cleared away.
         assert_eq!(scene.refusal(Operation::get(PartitionId(0), b"k")), None);
         assert_eq!(scene.refusal(one(Action::Delete { key: b"new" })), None);
         assert_eq!(scene.refusal(one(Action::DeletePrefix { prefix: b"new", limit: 9 })), None);
-        // A listing says what is there first.
+        // A listing names the records that are there first.
         let AppliedOutcome::Done(outputs) = scene.try_it(list(b""), false) else {
             panic!("no listing")
         };
@@ -117,12 +118,13 @@ fn what_may_have_been_lost_is_neither_missing_nor_made_until_that_is_known() {
         };
         assert!(outputs.iter().all(is_open), "{outputs:?}");
         assert_eq!(scene.refusal(list(b"k")), Some(ErrorKind::Lost));
-        // What took effect is answered as it was, also when the record is gone by then.
+        // An operation that took effect is answered as it was, also when the record is gone by
+        // then.
         let removal = || one(Action::Delete { key: b"k" }).guard(Guard::Exists(b"k"));
         assert!(matches!(scene.try_it(removal(), false), AppliedOutcome::Done(_)));
         assert!(matches!(scene.try_it(removal(), true), AppliedOutcome::Done(_)));
         assert_eq!(scene.refusal(removal()), Some(ErrorKind::Lost));
-        // What was refused stays refused: its client knows that it has no effect.
+        // An operation that was refused stays refused: its client knows that it has no effect.
         let put = || Operation::put(PartitionId(0), b"new", b"v");
         assert_eq!(scene.refusal(put()), Some(ErrorKind::Lost));
         let refused = scene.seq;

@@ -1,8 +1,10 @@
-//! Members of a mirror group against what their clients were told: over a network that loses, repeats and reorders, with nodes that die, come
-//! back empty, are cut off, or are brought up to date meanwhile.
+//! Members of a mirror group against the answers to their clients: over a network that loses,
+//! repeats and reorders, with nodes that die, come back empty, are cut off, or are brought up to
+//! date meanwhile.
 //!
-//! Records only grow: each operation appends a token of its own. So what a record is in the end is the order of all that was done to it, and tells
-//! whether something acknowledged is missing, something was done twice, something refused was done after all, or a read saw what never was.
+//! Records only grow: each operation appends bytes of its own. So a record in the end is the order
+//! of all operations on it, and tells whether an acknowledged one is missing, one was done twice, a
+//! refused one was done after all, or a read saw a state that never was.
 
 mod client;
 mod lent;

@@ -16,7 +16,7 @@ use samite_wire::peer::PeerMessages;
 
 use crate::client::{Call, Client, Said, said};
 
-/// What a node reports.
+/// The report of a node.
 #[derive(Clone, Copy, Debug)]
 pub enum News {
     Missed,
@@ -33,7 +33,7 @@ pub struct Report {
     pub news: News,
 }
 
-/// What comes out of a node.
+/// The output of a node.
 #[derive(Default)]
 pub struct Out {
     pub packets: Vec<PeerPacket>,
@@ -108,7 +108,7 @@ impl Node {
         }
     }
 
-    /// The keeper of the map has answered a report.
+    /// The owner of the map has answered a report.
     pub fn told(&mut self, report: &Report, by: Epoch, now: Duration) {
         if matches!(report.news, News::Missed) {
             let said = (report.term, report.epoch);

@@ -51,7 +51,7 @@ impl Scene {
         self.other.configure(&view(epoch), self.now);
     }
 
-    /// Some time passes. What the primary reports; `hears`: the other one is there.
+    /// Some time passes. Returns the reports of the primary; `hears`: the other one is there.
     fn pass(&mut self, hears: bool) -> Vec<Report> {
         self.now += STEP;
         let (mut out, mut back) = (Out::default(), Out::default());
@@ -71,7 +71,7 @@ impl Scene {
     }
 
     fn put(&mut self) -> CommitPosition {
-        // The other one is asked first what room it has.
+        // The other one is asked first how much room it has.
         let asked = self.primary.put((b"k", b"v"), 1, self.now);
         assert!(asked.1.is_none(), "{asked:?}");
         self.pass(true);
@@ -79,7 +79,8 @@ impl Scene {
         ticket.unwrap_or_else(|| panic!("it waits for the other member: {outcome:?}"))
     }
 
-    /// What has become of a change that the other member has not got, when the next map says nothing of the group.
+    /// The status of a change that the other member has not got, when the next map says nothing of
+    /// the group.
     fn after_another_map(&mut self) -> (CommitPosition, Report, CommitStatus) {
         self.report(true, |news| matches!(news, News::Synced));
         let ticket = self.put();

@@ -1,4 +1,5 @@
-//! Another member is made the primary while the one that was has applied more than the others: nobody is to be found wanting for that.
+//! Another member is made the primary while the former one has applied more than the others: no
+//! member is to be found wanting for that.
 
 use std::time::Duration;
 
@@ -88,7 +89,7 @@ impl Scene {
         self.node(target).put((&key, &value), seq, now).0
     }
 
-    /// The same, again while members are asked what room they have.
+    /// The same, again while members are asked how much room they have.
     fn put_in_the_end(&mut self, target: u32, seq: u64, len: usize) -> AppliedOutcome {
         let mut tries = (0..20).map(|_| {
             let outcome = self.put_as(target, seq, len);
@@ -136,7 +137,7 @@ fn the_next_primary_takes_over_what_the_former_one_has_applied() {
     let mut scene = Scene::new(&[ROOM, ROOM]);
     scene.put(1, 3, 100);
     scene.pass(5);
-    // None of these gets to the other before the roles turn; more than go into one answer.
+    // None of these gets to the other before the roles change; more than go into one answer.
     scene.put(1, 150, 100);
     scene.configure(&view(2, 1, &good(&[2, 1])));
     scene.pass(5);

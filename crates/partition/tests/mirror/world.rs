@@ -1,4 +1,4 @@
-//! The world: nodes, a network, somebody who keeps the map, and clients; and in the end a judge.
+//! The world: nodes, a network, an owner of the map, and clients; and in the end a judge.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -14,7 +14,7 @@ use crate::rng::Rng;
 
 const LEASE: Duration = Duration::from_millis(1200);
 
-/// What may happen, and how often (in 1000 steps).
+/// The events, and how often they happen (in 1000 steps).
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub members: u32,
@@ -96,7 +96,7 @@ pub struct World {
     dead: BTreeMap<TargetId, Duration>,
     /// Cut off until then.
     cut: BTreeMap<TargetId, Duration>,
-    /// What the keeper of the map knows: until when each node's lease runs.
+    /// The map owner's state: until when each node's lease runs.
     leases: BTreeMap<TargetId, Duration>,
     view: GroupView,
     changed: Epoch,
@@ -148,7 +148,8 @@ impl World {
             self.mishap();
             self.step();
         }
-        // Everything is mended; whoever waits must get an answer, and all members must become good.
+        // Everything is mended; every client that waits must get an answer, and all members must
+        // become good.
         self.is_calm = true;
         self.cut.clear();
         for _ in 0..6000 {
@@ -173,9 +174,9 @@ impl World {
             && self.clients.iter().all(|client| client.waiting.is_none())
     }
 
-    /// Never the last one that has everything and can be reached.
+    /// Never the last node that has everything and can be reached.
     fn may_spare(&self, target: TargetId) -> bool {
-        // Who is about to be called late may not be counted on.
+        // A node that is about to be called late may not be counted on.
         let is_reported = |letter: &Letter| match letter {
             Letter::Report(report) => matches!(report.news, News::Missed),
             _ => false,
@@ -276,7 +277,7 @@ impl World {
                 self.post(Letter::Peer { to: packet.to(), body, payload });
             }
             let is_lost = !self.is_calm && self.rng.per_mille(self.plan.loses);
-            // Cut is cut both ways; letters that are under way arrive.
+            // A cut link is cut both ways; messages that are under way arrive.
             let from = TargetId(u32::from_le_bytes(body[16..20].try_into().expect("four bytes")));
             if !is_lost && !self.cut.contains_key(&from) && !self.cut.contains_key(&packet.to()) {
                 self.post(Letter::Peer { to: packet.to(), body, payload });
@@ -336,12 +337,12 @@ impl World {
         }
     }
 
-    /// Leases, and what follows when they are over.
+    /// Leases, and the consequences of their end.
     fn keep_map(&mut self) {
         let now = self.now;
         for (target, node) in &mut self.nodes {
             let is_stranger = is_stranger(node, &self.view);
-            // Whose lease was over may have been a primary, and not know that it is none.
+            // A node whose lease was over may have been a primary, and not know that it is none.
             let was_gone = self.leases.get(target).is_none_or(|until| *until < now);
             let is_behind = was_gone && node.epoch < self.changed;
             if !self.cut.contains_key(target) && !is_stranger && !is_behind {
@@ -357,7 +358,8 @@ impl World {
         }
         let mut view = self.view.clone();
         for (member, incarnation) in view.members.iter().zip(&mut view.incarnations) {
-            // Who is called good for what another process had joins when that is put right.
+            // A member that is called good for the records of another process joins when that is
+            // put right.
             if let Some(node) = self.nodes.get(&member.target)
                 && !self.cut.contains_key(&member.target)
                 && !is_stranger(node, &self.view)
@@ -458,7 +460,7 @@ impl World {
             (News::Missed, MemberConsistency::Good) => {
                 member.consistency = MemberConsistency::NeedsResync;
             }
-            // What was said of it before counts for nothing any more.
+            // Earlier reports of it count for nothing any more.
             (News::Missed, MemberConsistency::NeedsResync) => {}
             _ => return,
         }
@@ -517,7 +519,8 @@ impl World {
         Ok(())
     }
 
-    /// Reads are prefixes of what the record became, and none misses what was acknowledged, or read, before it was asked for.
+    /// Reads are prefixes of the record's later value, and none misses bytes that were
+    /// acknowledged, or read, before it was asked for.
     fn judge_reads(&self, order: &BTreeMap<u64, Vec<u64>>) -> Verdict {
         for (key, value, asked, answered) in &self.history.reads {
             let none = Vec::new();
@@ -543,7 +546,7 @@ impl World {
     }
 }
 
-/// Whether a process that has never had a map is called good for what another one had.
+/// Whether a process that has never had a map is called good for the records of another one.
 fn is_stranger(node: &Node, view: &GroupView) -> bool {
     node.life > 0
         && node.epoch == Epoch(0)

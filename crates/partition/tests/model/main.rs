@@ -177,7 +177,8 @@ fn check_same(reference: &mut Reference, subject: &mut Subject) -> Result<(), Te
     Ok(())
 }
 
-/// Delivers `steps` to both. A target that is full may refuse what the reference does; then nothing must have changed.
+/// Delivers `steps` to both. A target that is full may refuse an operation that the reference does;
+/// then nothing must have changed.
 fn run(steps: Vec<Step>, capacity_bytes: u64, taken: usize) -> Result<(), TestCaseError> {
     let mut subject = Subject::new(capacity_bytes);
     let elsewhere = subject.backend.arena().map(|arena| arena.grant(taken));
@@ -284,7 +285,8 @@ fn what_was_refused_does_not_take_effect_when_the_same_sending_comes_again() {
     assert_eq!(send(4, 4, false, &other), Some(true));
 }
 
-/// What an action of an operation gives back has to be found again by a later one: together they are refused, or none is.
+/// Space that an action of an operation gives back has to be found again by a later one: together
+/// they are refused, or none is.
 #[test]
 fn what_an_operation_removes_and_makes_again_is_set_aside_anew() {
     let client = ClientId(1);
@@ -327,7 +329,7 @@ fn what_an_operation_removes_and_makes_again_is_set_aside_anew() {
     assert!(done > 10 && refused > 10, "{done} done, {refused} refused");
 }
 
-/// Numbers are moved on from what earlier actions of the same operation leave of them.
+/// Numbers are moved on from the values in which earlier actions of the same operation leave them.
 #[test]
 fn an_advance_goes_by_what_the_actions_before_it_leave() {
     let (key, there) = (b"k".to_vec(), Bytes::Inline(9_u64.to_le_bytes().to_vec()));

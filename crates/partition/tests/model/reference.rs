@@ -32,7 +32,7 @@ pub enum Act {
 }
 
 impl Act {
-    /// What is asked anew when the operation is repeated.
+    /// Results that are asked anew when the operation is repeated.
     fn asks(&self) -> bool {
         matches!(
             self,
@@ -105,7 +105,7 @@ pub struct Op {
     pub reveal_len: u32,
 }
 
-/// What an action did, in comparable form.
+/// The result of an action, in comparable form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Out {
     Value(u64, u32, Vec<u8>),
@@ -115,7 +115,7 @@ pub enum Out {
     Listing(bool, u32, Vec<u8>),
 }
 
-/// What became of an operation, in comparable form.
+/// The outcome of an operation, in comparable form.
 pub type End = Result<Vec<Out>, (ErrorKind, u16, Option<(Version, u32, Vec<u8>)>)>;
 
 /// Records: version and value.
@@ -126,13 +126,13 @@ pub struct Reference {
     pub records: Records,
     pub version: u64,
     pub lease: u64,
-    /// Holds in the order in which they came: token, client, key.
+    /// Open references in the order in which they came: token, client, key.
     pub holds: Vec<(u64, u64, Vec<u8>)>,
     pub detached: BTreeSet<Vec<u8>>,
     client: u64,
     is_changing: bool,
     done: BTreeMap<(ClientId, u64), Vec<Out>>,
-    /// What was refused when it came again, and is refused for good.
+    /// An operation that was refused when it came again, and is refused for good.
     refused: BTreeMap<(ClientId, u64), (ErrorKind, u16)>,
 }
 
@@ -141,7 +141,7 @@ pub struct Reference {
 struct Doubt {
     wiped: Vec<Vec<u8>>,
     settled: Vec<Vec<u8>>,
-    /// Keys that a detached record may have now.
+    /// Keys that an orphan may have now.
     unsure: Vec<Vec<u8>>,
 }
 
@@ -169,7 +169,7 @@ impl Op {
 }
 
 impl Reference {
-    /// An operation that was sent before: what refuses it now refuses it for good.
+    /// An operation that was sent before: a refusal now is one for good.
     pub fn apply_again(&mut self, client: ClientId, seq: u64, lease: u64, op: &Op) -> End {
         if let Some((kind, index)) = self.refused.get(&(client, seq)) {
             let guard = op.guards.get(usize::from(*index));
@@ -259,7 +259,7 @@ impl Reference {
         fresh
     }
 
-    /// The key whose guard does not hold.
+    /// The key whose guard is not true.
     fn broken(&self, guard: &Cond) -> Option<Option<Vec<u8>>> {
         let (key, holds) = match guard {
             Cond::Exists(key) => (Some(key), self.records.contains_key(key)),
@@ -356,7 +356,7 @@ impl Reference {
         }
     }
 
-    /// What becomes of numbers that are to be moved forward.
+    /// The result of moving numbers forward.
     fn advanced(&self, key: &[u8], offset: u32, count: u8, (to, slack): (i64, u64)) -> Vec<u8> {
         let value = self.records.get(key).map_or(&[][..], |(_, value)| value);
         let numbers = (0..usize::from(count)).map(|index| {
@@ -474,7 +474,7 @@ impl Reference {
         self.holds.iter().find(|(known, ..)| *known == token).map(|(_, _, key)| key.clone())
     }
 
-    /// Token and client of those who hold `key`.
+    /// Token and client of the holders of open references to `key`.
     fn holders(&self, key: &[u8]) -> Vec<(u64, u64)> {
         let of_key = self.holds.iter().filter(|(.., held)| held == key);
         of_key.map(|(token, client, _)| (*token, *client)).collect()

@@ -155,7 +155,7 @@ impl Subject {
         if matches!(outcome, AppliedOutcome::Failed { .. }) {
             assert_eq!(self.granted.blocks.len(), granted, "a failed operation kept a block");
         }
-        // The client gives back what it did not use.
+        // The client gives back the blocks that it did not use.
         self.granted.blocks.clear();
         Some(comparable(outcome))
     }

@@ -4,11 +4,14 @@
 //! linearizability", 2016): a set of calls that were put in order, with the state after them, is tried once. A call that nobody was told the
 //! end of may come at any time after it began, or never, and whatever the model answers is right.
 //!
-//! Holds are no mutations, and are not taken once only: a request that comes twice, late, may take one again that was released, or one
-//! that was refused, until its client is gone. So a detach may find a record held without a known hold, once somebody has asked for one; never the other way.
+//! Open references are no mutations, and are not taken once only: a request that comes twice, late,
+//! may take one again that was released, or one that was refused, until its client is gone. So an
+//! unlink to an orphan may find a record with an open reference that is not known, once a client
+//! has asked for one; never the other way.
 //!
-//! What happened to all records at once ([`TimedEvent`]) has a place in the order, too. A change under way when the records were lost may have
-//! been among them, and is made once more afterwards, or refused: nobody is left who knew.
+//! An event of all records at once ([`TimedEvent`]) has a place in the order, too. A change under
+//! way when the records were lost may have been among them, and is made once more afterwards, or
+//! refused: no process is left that knew.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -24,31 +27,33 @@ use crate::op::{OpOutcome, OpStep, StepResultSeen};
 /// Steps of one search; far more than a history of this size takes.
 const STEPS_MAX: usize = 2_000_000;
 
-/// What the search found.
+/// The result of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchVerdict {
     /// There is such an order.
     Linearizable,
-    /// There is none. The call (its place in the list) is the first to end of those that could not be put in order in the longest attempt; places after the
-    /// last call are of what happened.
+    /// There is none. The call (its place in the list) is the first to end of those that could not
+    /// be put in order in the longest attempt; places after the last call are of events.
     Violated(usize),
     /// It took too long to tell.
     TooHard,
 }
 
-/// Searches for an order of `calls`, and of what `happened` to all records at once, which has an order already.
+/// Searches for an order of `calls`, and of the events in `happened` of all records at once, which
+/// have an order already.
 #[must_use]
 pub fn check(calls: &[&ClientCall], happened: &[TimedEvent]) -> SearchVerdict {
     OrderSearch::new(calls, happened).run()
 }
 
-/// What is put in order.
+/// The elements of the order.
 #[derive(Clone, Copy)]
 enum OrderedItem<'a> {
     Call(&'a ClientCall),
     /// That of so many before has happened.
     Happening(usize, &'a TimedEvent),
-    /// A call that took effect among what was lost when so much had happened before; what its client was told is another matter.
+    /// A call that took effect among the lost changes when so much had happened before; the answer
+    /// to its client is another matter.
     Gone(usize, &'a ClientCall),
 }
 
@@ -87,7 +92,7 @@ fn items<'a>(calls: &[&'a ClientCall], happened: &'a [TimedEvent]) -> Vec<Ordere
     items
 }
 
-/// One choice of the search: which call came next, and how things were before.
+/// One choice of the search: which call came next, and the state before.
 struct SearchChoice {
     call: usize,
     before: PartitionModel,
@@ -102,20 +107,20 @@ struct OrderSearch<'a> {
     state: PartitionModel,
     stack: Vec<SearchChoice>,
     tried: HashSet<u64>,
-    /// Of the longest attempt: how many calls, and what stopped it.
+    /// Of the longest attempt: how many calls, and which one stopped it.
     furthest: (usize, usize),
     /// Calls that ended and are not in order yet.
     left: usize,
     /// Place in `order` before which all calls are done.
     low: usize,
-    /// When somebody first asked for a hold.
+    /// When a client first asked for an open reference.
     holds_from: Duration,
 }
 
 impl<'a> OrderSearch<'a> {
     fn new(calls: &[&'a ClientCall], happened: &'a [TimedEvent]) -> Self {
         let items = items(calls, happened);
-        // What no node has carried out, and nobody was told, has not happened.
+        // A call that no node has carried out, and whose client was not answered, has not happened.
         let happened_at_all = |item: &usize| match items[*item] {
             OrderedItem::Call(call) => call.ended.is_some() || call.done.is_some(),
             _ => true,
@@ -227,8 +232,9 @@ impl<'a> OrderSearch<'a> {
         agrees(call, &told).then_some(after)
     }
 
-    /// Whether a call was answered by a node that does not know yet that a loss was acknowledged: it may still say what it said,
-    /// and carries nothing out. The primary may be that one, when another member has answered a read by the newer map already.
+    /// Whether a call was answered by a node that does not know yet that a loss was acknowledged:
+    /// it may still give its old answer, and carries nothing out. The primary may be that one, when
+    /// another member has answered a read by the newer map already.
     fn is_told_late(&self, call: &ClientCall, told: &OpOutcome) -> bool {
         let last = self.state.happened().checked_sub(1).map(|last| self.happened[last]);
         let is_known = |last: TimedEvent| {
@@ -252,7 +258,8 @@ impl<'a> OrderSearch<'a> {
         }
     }
 
-    /// Of the calls that are not done, the first end, and whose it is: what begins after it cannot come next.
+    /// Of the calls that are not done, the first end, and its client: a call that begins after it
+    /// cannot come next.
     fn first_end(&self) -> Option<(Duration, usize)> {
         let mut first: Option<(Duration, usize)> = None;
         for call in self.order[self.low..].iter().filter(|call| !self.is_done(**call)) {
@@ -298,8 +305,9 @@ impl<'a> OrderSearch<'a> {
     }
 }
 
-/// Whether a call was answered as the model answers. How many hold a record is said of the moment of the answer, which for a
-/// repetition is not the moment at which the hold began: only failures count there.
+/// Whether a call was answered as the model answers. How many open references a record has is said
+/// of the time of the answer, which for a repetition is not the time at which the open reference
+/// began: only failures count there.
 fn agrees(call: &ClientCall, told: &OpOutcome) -> bool {
     let holds = |act: &OpStep| matches!(act, OpStep::Hold(..) | OpStep::Release(_));
     match (&call.ended, told) {
@@ -436,7 +444,7 @@ mod tests {
         let still_there = judge(get(1, 14, 15, 1), &[lost, seen]);
         assert_ne!(still_there, SearchVerdict::Linearizable);
         assert_eq!(judge(get(1, 9, 15, 1), &[lost, seen]), SearchVerdict::Linearizable);
-        // Carried out among what was lost, and once more by whom nobody told.
+        // Carried out among the lost changes, and once more by a node that was not told.
         let written = StepResultSeen::Written { offset: 0, len: 8, created: true };
         let again = call(2, 3, 31, OpStep::Put(1, 7), Some(OpOutcome::Done(vec![written])));
         let value =
@@ -464,7 +472,7 @@ mod tests {
         let calls = [put.clone(), missing(22), refused(24), missing(26), missing(32)];
         assert_eq!(order(&calls), SearchVerdict::Linearizable);
         assert_ne!(order(&[put.clone(), missing(22), refused(32)]), SearchVerdict::Linearizable);
-        // What was refused is not there.
+        // A record that was refused is not there.
         assert_ne!(
             order(&[put, missing(22), refused(24), get(1, 26, 27, 2)]),
             SearchVerdict::Linearizable

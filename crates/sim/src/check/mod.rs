@@ -21,7 +21,7 @@ use linear::SearchVerdict;
 pub fn partition(history: &CallHistory, partition: PartitionId, audit: &mut AuditSet) {
     let calls: Vec<&ClientCall> = history.of(partition).collect();
     let happened = audit.losses().of(partition).to_vec();
-    // What was counted and numbered before a loss begins anew.
+    // Counts and numbers from before a loss begin anew.
     if happened.is_empty() {
         appended_once(&calls, partition, audit);
         added_once(&calls, partition, audit);
@@ -50,7 +50,7 @@ pub fn partition(history: &CallHistory, partition: PartitionId, audit: &mut Audi
     }
 }
 
-/// Whether all members of each partition hold the same, in words where they do not.
+/// Whether all members of each partition have the same records, in words where they do not.
 #[must_use]
 pub fn members(world: &SimWorld, nodes: u32, partitions: u32) -> Vec<String> {
     let mut unequal = Vec::new();
@@ -93,7 +93,7 @@ fn content(mirrored: &MirroredPartition) -> Vec<u8> {
     content
 }
 
-/// What was read of `key` when everything else was over.
+/// The values of `key` that were read when everything else was over.
 fn last_read<'a>(calls: &[&'a ClientCall], key: u8) -> Option<&'a [u8]> {
     let read = calls.iter().rev().find(|call| {
         call.client == READER as usize && call.op.acts == [OpStep::Get(key)] && call.ended.is_some()
@@ -107,8 +107,9 @@ fn last_read<'a>(calls: &[&'a ClientCall], key: u8) -> Option<&'a [u8]> {
     }
 }
 
-/// What only removes is never refused for want of room, and nothing is where there is plenty. What removes and brings something may be, where a member
-/// has used up its reserve: one that was started again may need more than it had.
+/// An operation that only removes is never refused for want of room, and none is where there is
+/// plenty. An operation that removes and brings something may be, where a member has used up its
+/// reserve: one that was started again may need more than it had.
 fn refused_for_room(calls: &[&ClientCall], partition: PartitionId, audit: &mut AuditSet) {
     for call in calls.iter().filter(|call| call.is_refused_for_room()) {
         let removes = |act: &OpStep| matches!(act, OpStep::Delete(_) | OpStep::Detach(..));
@@ -119,7 +120,7 @@ fn refused_for_room(calls: &[&ClientCall], partition: PartitionId, audit: &mut A
     }
 }
 
-/// Nobody removes anything from the log: what was acknowledged is in it, and nothing twice.
+/// No client removes anything from the log: each acknowledged append is in it, and nothing twice.
 fn appended_once(calls: &[&ClientCall], partition: PartitionId, audit: &mut AuditSet) {
     let Some(log) = last_read(calls, LOG) else { return };
     let mut times: BTreeMap<u64, u32> = BTreeMap::new();
@@ -154,7 +155,7 @@ fn appended_once(calls: &[&ClientCall], partition: PartitionId, audit: &mut Audi
     }
 }
 
-/// The counter is the sum of what was added, give or take what nobody was told.
+/// The counter is the sum of the additions, give or take those that no client was told of.
 fn added_once(calls: &[&ClientCall], partition: PartitionId, audit: &mut AuditSet) {
     let Some(value) = last_read(calls, COUNTER) else { return };
     let total = numbers(value).next().unwrap_or(0);
@@ -196,7 +197,7 @@ fn versions_are_unique(calls: &[&ClientCall], partition: PartitionId, audit: &mu
             );
         }
     }
-    // The latest end of all before: whoever begins after it must have a greater version.
+    // The latest end of all before: a call that begins after it must have a greater version.
     let changes: Vec<_> = by_version.into_iter().collect();
     let mut begun_last = std::time::Duration::ZERO;
     for (version, call) in changes {

@@ -1,7 +1,7 @@
 //! A node's disk: the real log, checkpoints and recovery, written by one hand in place of two threads.
 //!
-//! What a batch takes to get to flash is time that passes; a node that dies in the midst of it has written a part. What was not synced is lost then as
-//! [`samite_log::memory`] loses it.
+//! The time of a batch on its way to flash passes; a node that dies in the midst of it has written
+//! a part. Bytes that were not synced are lost then as [`samite_log::memory`] loses them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +31,8 @@ const PIECE_LEN: usize = 48;
 struct CheckpointInProgress {
     id: PlaceId,
     writer: CheckpointWriter,
-    /// All of it is written. It counts when the log is on flash up to this frame; what it has seen.
+    /// All of it is written. It counts when the log is on flash up to this frame; the position that
+    /// it has seen.
     complete: Option<(u64, Position)>,
 }
 
@@ -53,12 +54,12 @@ pub(super) struct SimFlash {
     /// Checkpoints that are no use any more, each with the frame up to which the log has to be on flash before.
     removals: Vec<(u64, PlaceId)>,
     latency_us: u64,
-    /// What is appended counts as being on flash.
+    /// An appended frame counts as being on flash.
     lies: bool,
 }
 
 impl SimFlash {
-    /// Reads what is there into partitions that `open` makes.
+    /// Reads the log and the checkpoints into partitions that `open` makes.
     pub(super) fn open(
         handle: &MemoryDisk,
         (id, latency_us, lies): (u64, u64, bool),
@@ -98,7 +99,7 @@ impl SimFlash {
         self.tracks.appended(id, frame, entry.position());
     }
 
-    /// What is on flash of a partition is no use any more.
+    /// The data of a partition on flash are no use any more.
     pub(super) fn discard(&mut self, id: PlaceId) {
         let frame = self.add(|out| frame::encode_discarded(out, id));
         self.tracks.discarded(id, frame);
@@ -109,7 +110,7 @@ impl SimFlash {
         }
     }
 
-    /// What is appended to a partition counts again once it is all in a checkpoint.
+    /// Entries that are appended to a partition count again once they are all in a checkpoint.
     pub(super) fn want_checkpoint(&mut self, id: PlaceId) {
         self.todo.retain(|other| *other != id);
         self.todo.push(id);
@@ -128,7 +129,8 @@ impl SimFlash {
         self.writing.as_ref().map(|(until, _)| *until).into_iter().chain(busy).min()
     }
 
-    /// Does what is due. `find` gives an open partition. What has come to be on flash: partitions, and the positions of their last entries there.
+    /// Does the work that is due. `find` gives an open partition. Returns the entries that have
+    /// come to be on flash: partitions, and the positions of their last entries there.
     pub(super) fn step(
         &mut self,
         now: Duration,
@@ -207,7 +209,7 @@ impl SimFlash {
         Ok(())
     }
 
-    /// Drops what is not needed any more.
+    /// Drops the files that are not needed any more.
     fn shorten(&mut self) -> Result<()> {
         let removed = self.removals.iter().map(|(upto, _)| upto - 1);
         let told = self.tracks.needed_from(self.durable());
@@ -216,13 +218,13 @@ impl SimFlash {
         self.log.drop_below(needed.min(self.log.next()))
     }
 
-    /// The node dies. Of what is being written, a part may have got to the disk.
+    /// The node dies. Of the bytes that are being written, a part may have got to the disk.
     pub(super) fn die(&mut self, rng: &mut SimRng) {
         if let Some((_, batch)) = &mut self.writing
             && rng.chance(700)
         {
             self.handle.trouble_at(self.handle.calls() + rng.between(1, 6), CallFault::Stop);
-            // Whatever came of it, nobody hears.
+            // Whatever its result, no process hears it.
             let _ = self.log.write(batch);
         }
     }

@@ -1,4 +1,5 @@
-//! A node's part in the cluster: heartbeats and the lease that answers them, maps, and what its primaries report.
+//! A node's part in the cluster: heartbeats and the lease that answers them, maps, and the reports
+//! of its primaries.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long one question for the next map stays under way.
 const WATCH_MAX: Duration = Duration::from_secs(2);
 
-/// What was asked of a coordinator instance.
+/// A request to a coordinator instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AskedInstance {
     Beat,
@@ -34,7 +35,7 @@ enum AskedInstance {
 
 type ReportKey = (Redundancy, PartitionId, TargetId);
 
-/// What a node knows of the cluster beside the map.
+/// A node's knowledge of the cluster beside the map.
 #[derive(Debug)]
 pub(super) struct SimMembership {
     coordinators: u32,
@@ -43,13 +44,13 @@ pub(super) struct SimMembership {
     next_beat: Duration,
     /// When the newest heartbeat that a leader has answered was sent.
     answered: Option<Duration>,
-    /// Who answered as leader last.
+    /// The instance that answered as leader last.
     leader: Option<ProcessPlace>,
-    /// Questions under way: when, and what.
+    /// Questions under way: when each was sent, and its kind.
     asked: BTreeMap<RequestId, (Duration, ProcessPlace, AskedInstance)>,
-    /// What primaries noticed and the leader has not answered.
+    /// Reports of primaries that the leader has not answered.
     reports: BTreeMap<ReportKey, MemberReport>,
-    /// What the report under way says.
+    /// The report under way.
     reported: Vec<MemberReport>,
     next_request: u64,
 }
@@ -163,7 +164,8 @@ impl SimNode {
         }
     }
 
-    /// Takes what primaries noticed to the leader, until it has answered. What is reported must hold at this moment.
+    /// Takes reports of primaries to the leader, until it has answered. A report must be true at
+    /// this time.
     pub(super) fn report(&mut self, context: &mut ProcessContext<'_>) {
         let known = self.epoch();
         let Some(leader) = self.membership.leader else { return };
@@ -290,7 +292,7 @@ impl SimNode {
     fn newer(&mut self, map: Result<ClusterMap>, context: &mut ProcessContext<'_>) {
         match map {
             Ok(map) if map.epoch() <= self.epoch() => {}
-            // It speaks of the process before this one, which had what this one has not.
+            // It speaks of the process before this one, which had records that this one has not.
             Ok(map) if !self.is_named_by(&map) => {}
             Ok(map) => self.take_up(Arc::new(map), context),
             Err(error) => context.audit.violate("maps are lawful", error.to_string()),

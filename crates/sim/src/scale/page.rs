@@ -1,4 +1,4 @@
-//! The figures as a page, and as a chart.
+//! The measurements as a page, and as a chart.
 
 use std::fmt::Write;
 
