@@ -160,7 +160,7 @@ impl FileSystem {
         if walk.advance()? { Ok(walk.entry()) } else { Err(fail(ErrorKind::IsDirectory)) }
     }
 
-    /// The newest lease epoch, with the cached directories that stand on it.
+    /// The newest name-space generation, with the cached directories that stand on it.
     fn enter_lease(&self) -> Epoch {
         let epoch = self.store().dataset.lease_epoch();
         self.inner.cache.start_epoch(epoch);
@@ -175,13 +175,13 @@ fn busy_when_stale(error: Error) -> Error {
     }
 }
 
-/// What became of a file.
+/// The fate of a file.
 fn made(outcome: Option<OwnedOutcome>) -> Result<()> {
     match outcome {
         Some(OwnedOutcome::Done(_)) => Ok(()),
         Some(OwnedOutcome::Failed(failure)) => Err(match (failure.kind, failure.index) {
             (ErrorKind::Conflict, 0) => fail(ErrorKind::Exists),
-            // A seal: the directory is being removed.
+            // A tombstone: the directory is being removed.
             (ErrorKind::Conflict, _) => fail(ErrorKind::StaleLease),
             _ => failure.into_error("a record of the file system"),
         }),

@@ -24,7 +24,8 @@ pub struct FoundFile {
     pub attr: FileAttributes,
 }
 
-/// A file behind a name that was made if it was missing. What was made stays so while the promises hold.
+/// A file behind a name that was made if it was missing. Nobody else changes a file that was made
+/// while its delegations last.
 #[derive(Debug)]
 pub struct OpenedFile {
     /// The file.
@@ -125,7 +126,7 @@ impl FileSystem {
                 (attr.nlink, attr.size, attr.blocks) = (2, DIRECTORY_SIZE, 0);
             }
             let found = FoundFile { file: OpenFile::of_node(self, node), attr };
-            // Nobody has promised anything about what is in it.
+            // There is no delegation on what is in it.
             let attributes = promise.filter(|_| !is_directory);
             Ok(OpenedFile { found, is_new: true, name: promise, attributes })
         })

@@ -77,7 +77,8 @@ impl FileSystem {
             op.actions.extend(mark.actions(0).filter(|_| marks));
             let outcome =
                 match self.store().run_removal(ClientOperation::new(op).under_lease(epoch)) {
-                    // Removing must work on a full target, where there may be no room for the first mark.
+                    // Removing must work on a full target, where there may be no room for the first
+                    // change stamp.
                     Err(error) if error.kind() == ErrorKind::NoSpace && marks => {
                         marks = false;
                         continue;
@@ -138,7 +139,7 @@ impl FileSystem {
         if inode.layout == DataLayout::Elsewhere {
             self.drop_link(inode.ino)
         } else if removed.is_kept {
-            // Whoever closes it last removes it.
+            // The process that closes it last removes it.
             Ok(())
         } else {
             self.store().free(&inode)
@@ -236,7 +237,8 @@ impl FileSystem {
         Ok((sealed.ino, now))
     }
 
-    /// Removes the entry of a sealed directory. `None`: somebody took this process for dead and stopped the removal.
+    /// Removes the entry of a directory that has tombstones. `None`: another process took this one
+    /// for dead and stopped the removal.
     pub(crate) fn delete_sealed(
         &self,
         sealed: &DirectoryTombstone,
@@ -276,7 +278,7 @@ pub fn check_sticky(ctx: &CallerContext, dir: DirNode, owner: u32) -> Result<()>
     Ok(())
 }
 
-/// Bytes that the first action, a `Get`, brought.
+/// Bytes that the first action, a `Get`, returned.
 pub fn first_value(results: samite_wire::op::List<OwnedResult, 2>) -> Result<Vec<u8>> {
     match results.into_iter().next() {
         Some(OwnedResult::Value { data, .. }) => Ok(data),
