@@ -51,7 +51,7 @@ pub struct OpenFile {
     pub(crate) set_id: AtomicU64,
     /// Token of its open reference, 0 for none.
     hold: AtomicU64,
-    /// The submission queue in which its open reference was left with the node.
+    /// The submission-queue entry by which its open reference was left with the node.
     posted: Option<SubmittedEntry>,
     /// Token of the open reference of the process that opened the file, when this one inherited the
     /// handle and took a reference of its own.
@@ -540,8 +540,7 @@ impl FileSystem {
 impl Drop for OpenFile {
     fn drop(&mut self) {
         if *self.deferred.get_mut() {
-            // Nobody is left to hear of a failure but callers of
-            // [`FileSystem::late_failures`](crate::FileSystem::late_failures).
+            // Nobody is left to hear of a failure but callers of `late_failures`.
             if let Ok(true) = self.leave_deferred() {
                 *self.closed.get_mut() = true;
             }

@@ -127,7 +127,7 @@ impl RecordStoreView {
         self.run_all(&mut ops)
     }
 
-    /// The inode in `home` itself.
+    /// The inode in the record `home` itself.
     pub fn read(&self, home: &RecordLocation, lease: Epoch) -> Result<Option<FoundInode>> {
         if let Some(node) = self.shown(home, lease)? {
             return Ok(Some(node));

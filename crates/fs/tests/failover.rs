@@ -23,7 +23,7 @@ fn connect(cluster: &LocalCluster) -> Client {
     cluster.client(options).unwrap()
 }
 
-/// What one program believes to be in its directories.
+/// The files that one program expects in its directories.
 struct Worker {
     fs: FileSystem,
     index: u64,
@@ -185,7 +185,7 @@ fn programs_see_a_pause_and_what_they_did() {
                 std::thread::sleep(Duration::from_millis(10));
             }
             assert!(read_all(&held).unwrap() == noise(150_000, 5));
-            // What is left of the space.
+            // The rest of the space.
             let left = fs.statfs().unwrap();
             assert_eq!(left.blocks, whole.blocks * 2 / 3);
             assert!(left.blocks_free < left.blocks);

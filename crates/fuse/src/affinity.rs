@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// Who has its answer on the same core asks again sooner, unless it computes.
+/// A program whose answer came on its own core asks again sooner, unless it computes.
 const LATE: Duration = Duration::from_micros(12);
 /// So many late requests in a row are no accident.
 const LATE_MAX: u32 = 8;
@@ -113,7 +113,8 @@ fn core_of(thread: u32) -> Option<usize> {
     processor(&stat)
 }
 
-/// Its field of that name, of `proc_pid_stat(5)`: the 39th, counted from 1. The second, a name, may hold anything.
+/// Its field of that name, of `proc_pid_stat(5)`: the 39th, counted from 1. The second, a name, may
+/// contain anything.
 fn processor(stat: &str) -> Option<usize> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(36)?.parse().ok()

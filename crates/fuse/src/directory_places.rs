@@ -20,7 +20,7 @@ use crate::ops::{FuseOperations, KernelName};
 
 /// Most entries that wait to be taken from the kernel.
 const QUEUE_MAX: usize = 1024;
-/// How long a request waits for them at most: what it waits for may wait for its answer.
+/// How long a request waits for them at most: the rename that it waits for may wait for its answer.
 const WAIT_MAX: Duration = Duration::from_millis(20);
 
 /// Directory and name.
@@ -120,7 +120,8 @@ impl DirectoryPlaces {
         }
     }
 
-    /// Waits a moment for directories that are elsewhere to be gone from where the kernel had them.
+    /// Waits a short time for directories that are elsewhere to be gone from where the kernel had
+    /// them.
     pub fn settle(&self) {
         if self.is_settled() {
             return;
