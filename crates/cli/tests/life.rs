@@ -1,4 +1,5 @@
-//! The life of local clusters, seen from outside: up, status, down, and what is left when something is killed.
+//! The life of local clusters, seen from outside: up, status, down, and the remains when something
+//! is killed.
 
 mod common;
 
@@ -121,7 +122,8 @@ fn nodes_share_the_session_they_are_started_in_and_outlive_its_terminal() {
     let samite = Samite::new();
     let binary = env!("CARGO_BIN_EXE_samite");
     let words = format!("echo shell $$; '{binary}' up --local 1 --memory 64M; sleep 60");
-    // `script` gives the shell a terminal of its own. Whoever runs this test may ignore the signals that come from there.
+    // `script` gives the shell a terminal of its own. The user who runs this test may ignore the
+    // signals that come from there.
     let mut terminal = samite.beside("env");
     terminal.args(["--default-signal=INT,HUP", "script", "-qec", &words, "/dev/null"]);
     terminal.stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -1,5 +1,6 @@
-//! Asynchronous I/O of Linux (`libaio`): what is asked of files of the store is done when it is submitted, and waits in a
-//! list of its own until the program asks for events. The rest goes to the kernel.
+//! Asynchronous I/O of Linux (`libaio`): a request for a file of the store is carried out when it
+//! is submitted, and its result waits in a list of its own until the program asks for events. The
+//! rest goes to the kernel.
 //!
 //! libaio's functions return the negative error, and leave `errno` alone.
 
