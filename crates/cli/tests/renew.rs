@@ -104,8 +104,7 @@ fn a_damaged_node_is_made_again_from_the_others_and_nothing_is_lost() {
     assert_eq!(std::fs::read(aside.join("shard-0").join(name)).unwrap(), damaged);
     wait_until_whole(&samite);
 
-    // Its records are now all there were: the other one is made again from it, beside its
-    // coordinator's state.
+    // It has everything now: the other one is made again from it, beside its coordinator's state.
     samite.ok(["fault", "kill", "0"]);
     samite.ok(["node", "restart", "0", "--renew"].iter().chain(&wait));
     wait_until_whole(&samite);
@@ -170,7 +169,7 @@ fn a_damaged_checkpoint_stops_a_node_and_is_made_again_from_the_others() {
     let said = samite.ok(["node", "restart", "1", "--renew", "--wait", "60"]);
     assert!(said.contains("n1.aside-1"), "{said}");
     wait_until_whole(&samite);
-    // Its records are now all there are: the other one begins empty.
+    // It has everything now: the other one begins empty.
     samite.ok(["fault", "kill", "0"]);
     samite.ok(["node", "restart", "0", "--renew", "--wait", "60"]);
     let output = samite.command(["kv", "get", "big"]).output().unwrap();

@@ -33,7 +33,7 @@ const ATTACKERS: u64 = 4;
 pub struct FuzzSummary {
     /// Connections made by attackers.
     pub connections: u64,
-    /// Handshakes of attackers that hold the key, after a sound handshake.
+    /// Connections of attackers that hold the key, after a sound handshake.
     pub admitted: u64,
     /// Frames that they sent.
     pub frames: u64,

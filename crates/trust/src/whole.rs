@@ -14,7 +14,7 @@ const STATUS_MAX: Duration = Duration::from_secs(2);
 /// Waits until the cluster [is whole](look).
 ///
 /// # Errors
-/// The members that it lacks.
+/// The reason why it is not whole.
 pub fn wait_whole(client: &Client) -> Result<(), String> {
     let begun = Instant::now();
     loop {
@@ -34,7 +34,7 @@ pub fn wait_whole(client: &Client) -> Result<(), String> {
 /// the records that another one lost.
 ///
 /// # Errors
-/// The members that the cluster lacks.
+/// The reason why the cluster is not whole.
 pub fn look(client: &Client) -> Result<Epoch, String> {
     let map = client.refresh_map().map_err(|error| error.to_string())?;
     let tables = map.data().tables.iter().filter(|table| table.redundancy.get() > 1);

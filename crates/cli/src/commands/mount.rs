@@ -163,7 +163,7 @@ fn log_to(args: &MountArgs, target: &ClusterTarget) -> Result<(), CommandFailure
     Ok(())
 }
 
-/// Tells the waiting command, and closes its terminal.
+/// Tells the waiting command, and releases its terminal.
 fn say_ready(target: &ClusterTarget) -> Result<(), CommandFailure> {
     std::io::stdout().write_all(&[READY]).doing("report that the mount serves")?;
     std::io::stdout().flush().doing("report that the mount serves")?;

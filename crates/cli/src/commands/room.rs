@@ -220,8 +220,9 @@ pub fn check(
     )))
 }
 
-/// Adds up the space that a tree takes, but for files for which `is_there` is true: their path, and
-/// the path below `root`. A file that cannot be looked at counts nothing; the copy says so.
+/// Adds up the space that a tree takes, except files for which `is_there` returns true, which is
+/// given their path, and the path below `root`. A file that cannot be looked at counts nothing; the
+/// copy says so.
 fn measure(root: &Path, is_there: &mut dyn FnMut(&Path, &Path) -> bool, need: &mut RoomNeed) {
     let mut unread = vec![root.to_path_buf()];
     let mut linked = HashSet::new();

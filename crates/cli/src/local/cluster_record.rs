@@ -31,7 +31,7 @@ pub enum CoordinatorLocation {
 }
 
 impl CoordinatorLocation {
-    /// The choices that `up` is given.
+    /// The value of the option of `up`.
     const fn option(self) -> &'static str {
         match self {
             Self::Embedded => "embedded",

@@ -95,7 +95,7 @@ pub fn third_voter(
     Ok((child, VoterEntry { pid, start_ticks }))
 }
 
-/// The last line of a node's log before it failed.
+/// The last message of a node before it failed, from its log.
 pub fn last_words(log: &Path) -> Option<String> {
     const TAIL_LEN: u64 = 64 << 10;
     let mut file = File::open(log).ok()?;

@@ -15,8 +15,8 @@ use crate::output::human_bytes;
 const DEFAULT: u64 = 1 << 30;
 /// The least that a node can work with.
 const MIN: u64 = 16 << 20;
-/// A node takes a part of its memory beside it, one in so many: the look-up table and submission
-/// queues for programs of its host lie there.
+/// A node takes a part of its memory beside it, one in so many: the memory that it shares with
+/// programs of its host lies there.
 const BESIDE: u64 = 14;
 /// Most groups above each other that are looked at.
 const DEPTH_MAX: usize = 64;

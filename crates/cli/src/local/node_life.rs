@@ -2,8 +2,8 @@
 //!
 //! Nodes are daemons: the process that started them has gone, so no parent is told how they end.
 //! Each writes down that it runs, and at an orderly end how that came about. Where only the first
-//! is found, it died, and the rest of the report is from other witnesses: the kernel's log, the
-//! count of its control group, or the exit status of a process that no parent has waited for yet.
+//! is found, it died, and the rest comes from other sources: the kernel's log, the count of its
+//! control group, or the exit status of a process that no parent has waited for yet.
 
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -28,8 +28,8 @@ pub struct NodeLife {
     pid: u32,
     /// See [`process::start_ticks`].
     start_ticks: u64,
-    /// The control group whose killed processes are counted (for want of memory), and the count
-    /// when it began.
+    /// The file that counts processes of its control group that were killed for want of memory, and
+    /// the count when it began.
     oom_kills: Option<(PathBuf, u64)>,
     /// How it came to its orderly end.
     end: Option<String>,
@@ -131,7 +131,8 @@ fn unknown() -> String {
     "has ended; how is not known".to_owned()
 }
 
-/// The control group of this process whose kills for want of memory are counted, and the count.
+/// The file that counts the processes of this one's control group that are killed for want of
+/// memory, and the count.
 fn oom_counter() -> Option<(PathBuf, u64)> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let counters = groups.lines().flat_map(|line| {

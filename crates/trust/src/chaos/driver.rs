@@ -48,7 +48,7 @@ pub enum ChaosFault {
     /// A node is stopped for 10 s and goes on.
     Stop,
     /// A node gets no lease, map or answer from the coordinator that leads, while it and the other
-    /// members of its groups are connected.
+    /// members of its groups still reach each other.
     CutCoordinator,
     /// Two nodes hear nothing of each other as members of groups, while both hear the coordinator.
     CutPeer,

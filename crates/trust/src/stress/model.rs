@@ -279,7 +279,7 @@ impl ModelTree {
             wrong.push(if exchange { EINVAL } else { ENOTEMPTY });
         }
         let (Some(source), true) = (source, wrong.is_empty()) else {
-            // The order in which several are told is not promised.
+            // Which of several errors is told first is not promised.
             wrong.extend([ENOTEMPTY, EISDIR, ENOTDIR].iter().filter(|_| !exchange));
             return Err(wrong);
         };
