@@ -14,7 +14,7 @@
 //! handle wrote and when, `holes.rs` and `extents.rs` find where there is nothing. `deferred.rs`
 //! keeps new files of temporary directories until they leave together.
 //!
-//! # What holds
+//! # Guarantees
 //!
 //! - The effects of a finished call are seen by every later call of any process, also in names,
 //!   sizes and times of directories.

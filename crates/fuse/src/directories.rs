@@ -7,8 +7,8 @@
 //! that it is done.
 //!
 //! While an own change is under way nothing is answered from here: others may see it already.
-//! Doubtful attributes are dropped: changes that failed, two at a time, renames, and a clock that
-//! stands before the directory's times.
+//! Doubtful attributes are dropped: after changes that failed, two at a time, renames, and a clock
+//! that stands before the directory's times.
 //!
 //! In the same way it is known here which names are in a directory where this mount makes some ([`crate::names`]).
 

@@ -11,7 +11,7 @@
 //! where the kernel has its directories, and takes from it directories that another client has
 //! moved. `mount.rs` mounts and serves, `unmount.rs` ends a mount, also that of a daemon that died.
 //!
-//! # What holds
+//! # Guarantees
 //!
 //! - The kernel checks permissions (`default_permissions`) on attributes that are valid when it
 //!   does. A new file belongs to the caller.

@@ -58,7 +58,7 @@ const V2: GroupFiles = GroupFiles {
 };
 
 impl MemoryRoom {
-    /// The free memory; `None` if it cannot be told.
+    /// The memory that new processes may take; `None` if it cannot be told.
     pub fn read() -> Option<Self> {
         Self::read_below(Path::new("/"))
     }

@@ -34,7 +34,7 @@ const FLAGS_AT: usize = 0;
 const WRITE_BASE_AT: usize = 32;
 const FILENO_AT: usize = 112;
 const FUNCTIONS_AT: usize = 216;
-/// The function that `fopencookie` leaves there.
+/// The value that `fopencookie` leaves there.
 const FILENO_OF_COOKIE: c_int = -2;
 const UNBUFFERED: c_int = 2;
 
