@@ -76,7 +76,7 @@ fn how_the_process_of_a_node_ended_is_told_as_far_as_it_is_known() {
         let line = text.lines().find(|line| line.contains(&format!("(pid {pid}) ")));
         line.is_some_and(|line| line.contains("its process") && line.contains(how))
     };
-    // Its status is there to be seen until somebody waits for it.
+    // Its status can be read until a parent waits for it.
     let (waited, seen) = ("died without stopping", "was killed by signal 9 (SIGKILL)");
     let pid = samite.pids("default")[1];
     assert!(!status().contains("its process"), "all live");

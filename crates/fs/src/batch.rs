@@ -113,8 +113,9 @@ impl FileSystem {
         Ok(PlannedFile { home, seal: key::tombstone(walk.dir().ino), value, mark })
     }
 
-    /// Reads regular files whole, all in one request per node. One result for each path: `None` for what is no regular file (a symbolic
-    /// link is not followed), is larger than [`INLINE_LEN_MAX`], or is being changed in its layout or place; open such a one.
+    /// Reads regular files whole, all in one request per node. One result for each path: `None` for
+    /// a file that is not regular (a symbolic link is not followed), is larger than
+    /// [`INLINE_LEN_MAX`], or is being changed in its layout or place; open such a one.
     ///
     /// `NotFound`, `NotDirectory`, `Denied`, `Loop`, `NameTooLong`: for the path or the file.
     ///

@@ -15,7 +15,7 @@ use crate::store::{FoundInode, NO_LEASE, fail};
 use crate::walk::PathWalk;
 use crate::{CallerContext, FileAttributes, FileKind, FileSystem, OpenFile, OpenFlags};
 
-/// A file and what it was like when it was found.
+/// A file and its attributes when it was found.
 #[derive(Debug)]
 pub struct FoundFile {
     /// A handle that only names it, or the open file.
@@ -107,7 +107,7 @@ impl FileSystem {
         })
     }
 
-    /// Makes what is not there yet.
+    /// Makes a file or directory that is not there yet.
     fn enter_new(
         &self,
         ctx: &CallerContext,

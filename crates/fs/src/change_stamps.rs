@@ -125,7 +125,7 @@ impl FileSystem {
     }
 }
 
-/// Whether what a partition knew cannot be had.
+/// Whether an error means that a partition's stamp is gone.
 const fn is_gone(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Lost)
 }

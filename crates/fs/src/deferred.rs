@@ -185,7 +185,8 @@ impl FileSystem {
         Ok(Some(file))
     }
 
-    /// Sends what waits and does not wait for the answer, but for that to what was sent long before.
+    /// Sends the waiting files and does not wait for the answer, except for the answer to an
+    /// earlier flight.
     fn let_fly(&self) {
         let deferred = &self.inner.deferred;
         let mut sending = lock(&deferred.sending);
@@ -331,7 +332,7 @@ impl FileSystem {
         Ok(false)
     }
 
-    /// The name was taken: does to the file of that name what was done to the one that was made.
+    /// The name was taken: repeats on the file of that name the calls on the one that was made.
     fn open_existing(&self, file: &UnsentFile) -> Result<bool> {
         let Some(node) = self.lookup_location(&file.home, file.place.epoch)? else {
             return Ok(false);

@@ -31,7 +31,7 @@ impl ExchangeSide {
 }
 
 impl FileSystem {
-    /// Swaps what is at two names.
+    /// Swaps the files at two names.
     pub(crate) fn exchange(
         &self,
         ctx: &CallerContext,

@@ -138,7 +138,7 @@ impl OpenFile {
         }
     }
 
-    /// The same, made by what was left with the node there.
+    /// The same, for a file that was made by early completion.
     pub(crate) const fn submitted(mut self, posted: Option<SubmittedEntry>) -> Self {
         self.posted = posted;
         self

@@ -9,10 +9,10 @@
 //! 3. *Finish*: the source and the intent go (or the source becomes a pointer to the destination).
 //! 4. The verdict goes.
 //!
-//! Someone who has waited too long recovers from the intent alone: he tries to put the verdict "no". If it goes in,
-//! the move can not
-//! happen any more, and he thaws the source. If there is a verdict already, he does what it says. A "no" stays until
-//! the mover itself has seen it: a slow mover can never decide after a recovery.
+//! A client that has waited too long recovers from the intent alone: it tries to put the verdict
+//! "no". If it goes in, the move can not happen any more, and the client thaws the source. If there
+//! is a verdict already, the client follows it. A "no" stays until the mover itself has seen it: a
+//! slow mover can never decide after a recovery.
 //!
 //! The open references of the inode ([`crate::open_references`]) move with it: the freeze lists
 //! them, the decision makes them at the destination, and the finish ends those that were ended at
@@ -402,7 +402,7 @@ impl FileSystem {
         self.end(decided, op).map(drop)
     }
 
-    /// Runs `op` at the source and removes the intent, unless somebody else has done it.
+    /// Runs `op` at the source and removes the intent, unless another client has done it.
     fn end<'k>(&self, decided: &'k MoveIntent, mut op: Operation<'k>) -> Result<OwnedOutcome> {
         let MoveKeys { token, intent, .. } = &decided.keys;
         op.guards.push(Guard::BytesAre { key: intent, offset: 0, bytes: token });

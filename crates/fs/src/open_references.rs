@@ -109,7 +109,7 @@ impl ReleaseQueue {
         std::mem::take(&mut underway)
     }
 
-    /// Keeps what was sent. Returns the oldest if that is too much.
+    /// Keeps the request that was sent. Returns the oldest if there are too many.
     fn keep(&self, sent: PendingReleases) -> Option<PendingReleases> {
         let mut underway = self.lock_underway();
         self.is_underway.store(true, Ordering::Release);
@@ -229,7 +229,8 @@ impl RecordStoreView {
         if is_full { self.flush_releases(|_| true) } else { Ok(()) }
     }
 
-    /// Sends what is due, and does not wait for the answers, but for those to what was sent long before.
+    /// Sends the releases that are due, and waits only for the answers to those that were sent long
+    /// before.
     pub fn send_releases(&self) {
         if !self.releases.are_due() {
             return;

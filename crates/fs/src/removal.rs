@@ -104,8 +104,9 @@ impl FileSystem {
         Err(fail(ErrorKind::Busy))
     }
 
-    /// Leaves it to the node to remove a name with which goes nothing but its record, or that of a file which somebody has open. `false`: that is not
-    /// so, or cannot be done that way now; nothing was done.
+    /// Leaves the removal of a name in a submission queue, where only its record goes, or where its
+    /// file has open references. `false`: that is not so, or cannot be done that way now; nothing
+    /// was done.
     fn post_removal(
         &self,
         home: &RecordLocation,
@@ -133,7 +134,7 @@ impl FileSystem {
         })
     }
 
-    /// After what was an entry of a file is one no more.
+    /// After the removal of a record that was the entry of a file.
     pub(crate) fn clean_up(&self, removed: &RemovedInode) -> Result<()> {
         let inode = removed.inode()?;
         if inode.layout == DataLayout::Elsewhere {
@@ -165,7 +166,7 @@ impl FileSystem {
         if Inode::decode(&first_value(results)?)?.nlink > 1 {
             return Ok(());
         }
-        // Unless somebody made another link from an open handle.
+        // Unless another process made a link from an open handle.
         let orphan = key::orphan(self.token());
         let op = Operation::new(home.partition, take_away(&home.key, &orphan))
             .guard(Guard::BytesAre { key: &home.key, offset: at::NLINK, bytes: &[0; 8] });

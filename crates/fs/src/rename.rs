@@ -421,7 +421,7 @@ impl<'p> RenameTarget<'p> {
         [Guard::Absent(&self.seal), there].into_iter().chain(token)
     }
 
-    /// Takes what is there away.
+    /// The actions that remove the entry that is there.
     fn reads(&self) -> impl Iterator<Item = Action<'_>> {
         let replaces = self.replaced.is_some();
         take_away(&self.home.key, &self.orphan).into_iter().filter(move |_| replaces)

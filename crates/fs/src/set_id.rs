@@ -1,4 +1,5 @@
-//! Set-user-id and set-group-id bits, which go when somebody changes the file who is not root.
+//! Set-user-id and set-group-id bits, which are cleared when a user other than root changes the
+//! file.
 //!
 //! A file that is open may be given such bits by another process, and then be run as its owner. The
 //! process that gives them raises the name-space generation, which each reply of a node tells. So a

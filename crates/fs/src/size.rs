@@ -62,13 +62,13 @@ impl FileSystem {
         attr
     }
 
-    /// Size of an inode. Costs nothing unless somebody is writing to a chunked file.
+    /// Size of an inode. Costs nothing unless a handle is writing to a chunked file.
     pub(crate) fn size_of(&self, node: &FoundInode, own: Option<&WriteState>) -> Result<u64> {
         self.data_state(node, own).map(|(size, _)| size)
     }
 
     /// Size of an inode, and when its data changed after what the inode says. Costs nothing unless
-    /// somebody is writing to a chunked file.
+    /// a handle is writing to a chunked file.
     pub(crate) fn data_state(
         &self,
         node: &FoundInode,

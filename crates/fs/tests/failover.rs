@@ -1,4 +1,5 @@
-//! Nodes die and come back while programs work on a mirrored file system: they see pauses, and what they did.
+//! Nodes die and come back while programs work on a mirrored file system: they see pauses, and
+//! their own changes.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 mod common;
@@ -98,7 +99,7 @@ impl Worker {
         self.fs.rmdir(&root(), dir.as_bytes()).unwrap();
     }
 
-    /// Everything is there, seen by somebody who was not.
+    /// Everything is there, seen by a client that was not.
     fn check(&self, fs: &FileSystem) {
         for half in 0..2 {
             let dir = format!("/w{}/{half}", self.index);

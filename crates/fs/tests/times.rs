@@ -299,7 +299,7 @@ fn settling_takes_no_time_back_that_others_have_seen() {
     let file = create(fs, b"/f");
     file.write_at(&noise(100_000, 1), 0).unwrap();
     nap();
-    // Cut by somebody else, so that what the handle knows is out of date when it settles.
+    // Cut by another client, so that what the handle knows is out of date when it settles.
     other.truncate(&root(), b"/f", 70_000).unwrap();
     nap();
     file.write_at(&noise(100_000, 2), 0).unwrap();

@@ -1,8 +1,9 @@
-//! Serving on the core of who asks.
+//! Affinity following: a worker moves to the core of the program that asks.
 //!
-//! A program that asks for one thing after the other waits each time, and its core would have nothing to do: to be woken there takes longer than
-//! what it asks for. Where that is seen, the worker that serves it goes to its core. Then neither of them is ever woken from a sleep,
-//! and the other cores are left to those with more to do.
+//! A program that asks for one thing after the other waits each time, and its core would have
+//! nothing to do: to be woken there takes longer than what it asks for. Where that is seen, the
+//! worker that serves it goes to its core. Then neither of them is ever woken from a sleep, and the
+//! other cores are left to programs with more to do.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -48,7 +49,8 @@ impl AffinityFollower {
         }
     }
 
-    /// The next request has come so long after the last answer: goes to the core of who was answered if that may help, and away if it has not.
+    /// The next request has come so long after the last answer: goes to the core of the program
+    /// that was answered if that may help, and away if it has not.
     pub fn asked_again(&mut self, after: Duration, now: Instant) {
         if self.is_late(after)
             && !leave()

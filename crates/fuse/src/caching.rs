@@ -35,7 +35,7 @@ const RETRY: Duration = Duration::from_millis(100);
 const KEPT_MAX: usize = 1 << 18;
 /// For how long they are known: longer than any delegation lasts.
 const KEPT_FOR: Duration = Duration::from_secs(4);
-/// Time between two looks for those that need not be known any more.
+/// Time between two sweeps of names that need not be known any more.
 const SWEEP_EVERY: Duration = Duration::from_millis(200);
 /// How long an answer that has left may take to become an inode in the kernel.
 const ARRIVAL: Duration = Duration::from_millis(50);
@@ -185,7 +185,8 @@ impl KernelNotifier {
         self.forget_names().is_ok()
     }
 
-    /// The attributes of an inode have to be asked for again. One that the kernel has been told of may still be on its way there.
+    /// The attributes of an inode have to be asked for again. An inode that the kernel has been
+    /// told of may still be on its way there.
     fn forget_attributes(&self, ino: u64, is_known: impl Fn() -> bool) {
         let end = Instant::now() + ARRIVAL;
         while let Err(error) = self.notifier.inval_inode(INodeNo(ino), -1, 0) {

@@ -183,7 +183,8 @@ impl DirectoryCache {
         table.drop_kept(ino);
     }
 
-    /// Makes a change to directory `ino`; `effect` says of the result what it did to the attributes.
+    /// Makes a change to directory `ino`; `effect` derives the change of the attributes from the
+    /// result.
     pub fn change<T>(
         &self,
         ino: u64,

@@ -113,7 +113,7 @@ impl MountLocks {
         self.end(ino, |held| held.space == LockSpace::Ranges && held.owner == owner)
     }
 
-    /// An open file description is gone, and what was locked through it.
+    /// An open file description is gone, and with it its locks.
     pub fn on_release(&self, ino: u64, handle: u64) -> Answer<()> {
         self.end(ino, |held| held.handle == handle)
     }

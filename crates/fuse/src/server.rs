@@ -66,7 +66,7 @@ impl FuseServer {
         turn
     }
 
-    /// Answers with what was made.
+    /// Answers with the new file.
     fn made(&self, answer: Answer<SeenName<FileAttr>>, reply: ReplyEntry) {
         match answer {
             Ok(SeenName { attr, name, attributes }) => {

@@ -90,7 +90,7 @@ struct StandbyPeriod {
 pub enum ExpectedRequest {
     /// Another one of the same program.
     More,
-    /// Maybe nothing: the kernel has been told what it keeps.
+    /// Maybe nothing: the kernel has been given answers that it keeps.
     Unknown,
 }
 
@@ -152,7 +152,7 @@ impl ReaderPool {
         ServedRequest { readers: self, is_soon, next, who, holds: false }
     }
 
-    /// The request that is being served takes long: somebody is to wait for the next.
+    /// The request that is being served takes long: another worker is to wait for the next.
     pub fn call(&self) {
         if self.waiting.load(Ordering::SeqCst) == 0 {
             let mut rest = self.lock();
@@ -164,8 +164,8 @@ impl ReaderPool {
         }
     }
 
-    /// Until there is a request, or a sleep is better: it has not come for long, or somebody else has work for this core, who may well be to ask. Returns whether
-    /// there is one.
+    /// Until there is a request, or a sleep is better: it has not come for long, or another thread
+    /// has work for this core, maybe a program that is about to ask. Returns whether there is one.
     fn look(&self, who: u32) -> bool {
         let (Some(device), Ok(mut looking)) = (self.device.get(), self.looking.try_lock()) else {
             return false;
@@ -186,7 +186,8 @@ impl ReaderPool {
         true
     }
 
-    /// The same without offering the core to who was answered: it may compute on it for milliseconds, for which others would wait.
+    /// The same without offering the core to the program that was answered: it may compute on it
+    /// for milliseconds, for which others would wait.
     fn glance(&self) -> bool {
         let Some(device) = self.device.get() else { return false };
         let end = Instant::now() + GLANCE;

@@ -214,7 +214,7 @@ macro_rules! by_fd {
     }};
 }
 
-/// As [`by_fd`], for what a descriptor that only names a file (`O_PATH`) is not good for.
+/// As [`by_fd`], for calls that fail on a descriptor that only names a file (`O_PATH`).
 macro_rules! by_open_fd {
     ($fd:expr, $real:expr, |$open:ident| $work:expr) => {
         $crate::hook::by_fd!($fd, $real, |$open| {

@@ -314,7 +314,8 @@ impl DescriptionLocks {
                 return;
             }
             let Ok(line) = keep_alive::create() else { return };
-            // Without it the file is lost to who touches it for the first time after this process has ended.
+            // Without it the file is lost to a process that touches it for the first time after
+            // this process has ended.
             let _ = keep_alive::fill(line, holder.as_slice());
             self.lifeline.store(line, Ordering::Release);
             LIFELINES.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! How far a copy has come, and what it came to.
+//! Progress of a copy, and its result.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Garbage on a node's sockets, while somebody else works.
+//! Garbage on a node's sockets, while an honest client works.
 //!
 //! Frames of a real client are recorded ([`record`]), bent ([`mutate`]) and sent to a live node by several attackers: some hold the cluster key and
 //! have made a sound handshake, others do not. Meanwhile an honest client puts and gets. The node must neither die nor panic nor grow, and
@@ -126,7 +126,7 @@ fn connect(config: &ClusterConfig) -> Result<Client> {
     )
 }
 
-/// A few calls, and what they must find.
+/// A few calls, and their expected results.
 fn work(kv: &KvView, round: u64) -> Result<()> {
     let key = format!("key {}", round % 50);
     let len = [10, 3000, 100_000][(round % 3) as usize];

@@ -101,7 +101,7 @@ pub fn check_out(
         return Ok(());
     }
     let store = StoreTree::new(files.fs.clone(), files.context.clone());
-    // Bytes beyond those that are stored are holes.
+    // At most the stored bytes: the others are holes.
     let need = measure_store(&store, source, destination, resumes).min(held);
     if need <= free {
         return Ok(());

@@ -160,7 +160,7 @@ pub fn run(args: &UpArgs, target: &ClusterTarget) -> Result<(), CommandFailure> 
     let (children, etcd) = (Vec::new(), Vec::new());
     let (setup, kept) =
         (ClusterSetup::default(), ClusterRecord::fresh(dir.name(), args.fresh_keeper()));
-    // From here on what is left behind is swept away if it does not come to serve.
+    // From here on, remains are removed if it does not come to serve.
     let asides = Vec::new();
     let third = None;
     let mut nodes =
@@ -502,7 +502,7 @@ impl StartingCluster<'_> {
         Ok(())
     }
 
-    /// How to have again what was set aside.
+    /// How to restore files that were set aside.
     fn ways_back(&self) -> String {
         let durable = self.setup.durable.as_deref().unwrap_or_else(|| Path::new(""));
         let ways = self.asides.iter().map(|(node, aside)| (*node, Some(&**aside)));

@@ -66,7 +66,7 @@ fn sync(dir: &Path) -> Result<(), CommandFailure> {
     synced.doing(format_args!("sync {}", dir.display()))
 }
 
-/// How to have again what was set aside.
+/// How to restore files that were set aside.
 pub fn way_back(durable: &Path, node: NodeId, aside: Option<&Path>) -> String {
     aside.map_or_else(String::new, |aside| {
         let dir = node_dir(durable, node);

@@ -110,7 +110,7 @@ pub fn end(dir: &ClusterDir, mount: &MountEntry, lazy: bool) -> Result<(), Comma
     let daemon = record.as_ref().and_then(MountRecord::daemon);
     let ended = match (&record, &daemon) {
         (Some(_), None) => samite_fuse::unmount_dead(mount),
-        // Whether somebody serves it is not known.
+        // Whether a daemon serves it is not known.
         (None, _) => samite_fuse::unmount(&mount.path, true),
         (Some(_), Some(_)) => samite_fuse::unmount(&mount.path, lazy),
     };

@@ -21,7 +21,7 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Lends this thread's buffer, with room for `len` bytes.
+/// Calls `run` with this thread's buffer, with room for `len` bytes.
 pub fn read_into<T>(len: usize, run: impl FnOnce(&mut [u8]) -> T) -> T {
     BUFFER.with_borrow_mut(|buffer| {
         if buffer.len() < len {

@@ -239,7 +239,7 @@ impl FuseOperations {
         to: KernelName<'_>,
         flags: fuser::RenameFlags,
     ) -> Answer<()> {
-        // The kernel refuses what is none of them.
+        // The kernel refuses any other kind.
         if !(flags - fuser::RenameFlags::all()).is_empty() {
             return Err(Errno::EINVAL);
         }
@@ -249,7 +249,7 @@ impl FuseOperations {
             whiteout: flags.contains(fuser::RenameFlags::RENAME_WHITEOUT),
         };
         let (old, new) = (self.nodes.get(from.parent)?, self.nodes.get(to.parent)?);
-        // A directory may be among what is renamed.
+        // A directory may be among the renamed files.
         let rename =
             || self.fs.rename(context, within(&old, from.name), within(&new, to.name), flags);
         let of_names = (to.parent, to.made());

@@ -103,7 +103,7 @@ fn submit_one(
     let event = KernelEvent { data: request.data, request: at, outcome, second: 0 };
     with_queue(context, |queue| queue.push_back(event));
     if request.options & TELLS_EVENT_FD != 0 {
-        // An eventfd that is not one is found out by who waits for it.
+        // A descriptor that is no eventfd is found out by the program that waits for it.
         let _ = raw::write(request.event_fd, &1_u64.to_ne_bytes(), None);
     }
     Ok(())

@@ -47,7 +47,7 @@ impl Pipe {
         Ok(Self { fd, waits })
     }
 
-    /// Waits until the pipe is ready, or somebody has closed its other end.
+    /// Waits until the pipe is ready, or its other end has been closed.
     fn wait(self, wanted: PollFlags) -> Result<(), Errno> {
         if self.is_ready(wanted, self.waits)? { Ok(()) } else { Err(Errno::AGAIN) }
     }

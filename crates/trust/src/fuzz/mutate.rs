@@ -72,7 +72,8 @@ fn whole(kind: FrameKind, id: RequestId, body: &[u8], payload: &[u8]) -> Vec<u8>
     [FrameHeader::build(kind, id, 0, body, &[payload]).as_bytes(), body, payload].concat()
 }
 
-/// Whether a frame does not ask, soundly, for what hurts somebody else: the attackers are of the same user, who may.
+/// Whether a frame is no sound request that harms other clients: the attackers are of the same
+/// user, so such requests are allowed.
 fn is_harmless(recording: &FrameRecording, kind: FrameKind, body: &[u8], payload: &[u8]) -> bool {
     match kind {
         FrameKind::Request => OperationRequest::decode(body, payload)

@@ -115,8 +115,8 @@ impl<'a> SharedCalls<'a> {
         one_of(moved, &[ENOENT], "move a directory")
     }
 
-    /// On a mount, the kernel does not move on a directory that somebody else has moved while a file in it is open there. It does once
-    /// it has looked the directory up; SEMANTICS.md says so.
+    /// On a mount, the kernel does not move on a directory that another client has moved while a
+    /// file in it is open there. It does once it has looked the directory up; SEMANTICS.md says so.
     fn rename_directory(&mut self, from: &str, to: &str) -> Result<(), i32> {
         const TRIES_MAX: u32 = 5;
         let mut tries = 0;
