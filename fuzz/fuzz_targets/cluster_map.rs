@@ -1,4 +1,4 @@
-//! A cluster map from a peer: refused, or good for every question asked of it.
+//! A cluster map from a peer: refused, or it answers every question without a panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

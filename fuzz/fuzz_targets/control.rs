@@ -1,4 +1,5 @@
-//! Control-plane messages, both ways; what decodes encodes to something that decodes to the same.
+//! Control-plane messages, both ways; a message that decodes encodes to one that decodes to the
+//! same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

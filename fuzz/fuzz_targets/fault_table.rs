@@ -1,4 +1,4 @@
-//! Tables of faults; what is read is written to text that means the same.
+//! Tables of faults; a table that is read is written to text that means the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

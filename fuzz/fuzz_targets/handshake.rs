@@ -1,4 +1,4 @@
-//! Handshake messages: what anyone who can connect may send.
+//! Handshake messages: bytes from anyone who can connect.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

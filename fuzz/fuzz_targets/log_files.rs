@@ -1,4 +1,5 @@
-//! What is on flash, whatever it has become: a log, its manifest and a checkpoint that are read give frames or an error, and a log that was opened can be opened again.
+//! Files on flash with any content: a log, its manifest and a checkpoint that are read give frames
+//! or an error, and a log that was opened can be opened again.
 #![no_main]
 
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! A change of the cluster map from a peer: refused, or it leads from a lawful map to a lawful map that it leads to again.
+//! A map diff from a peer: refused, or it leads from a lawful map to a lawful map that it leads to
+//! again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! PeerMessages between members of a mirror group; what decodes means the same after another trip.
+//! Peer messages between members of a mirror group; a message that decodes means the same after
+//! another trip.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! A request; what decodes means the same after another trip.
+//! A request; a request that decodes means the same after another trip.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

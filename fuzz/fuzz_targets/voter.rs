@@ -1,4 +1,5 @@
-//! What a voter reads: its file, whatever that has become, and messages that no voter has sent. It gets a voter or an error.
+//! The input of a voter: its file with any content, and messages that no voter has sent. It gets a
+//! voter or an error.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -16,7 +16,7 @@ pub enum ExitCode {
     Unreachable = 3,
     /// No such file, record, object or dataset.
     NotFound = 4,
-    /// It exists already, or a condition did not hold.
+    /// It exists already, or a condition failed.
     Conflict = 5,
     /// Records are damaged and cannot be mended, or are lost.
     Damaged = 6,

@@ -107,7 +107,8 @@ pub fn losses_as_json(losses: &[PartitionLoss]) -> serde_json::Value {
     each.collect()
 }
 
-/// Nodes whose processes have ended, each with the way back, for whoever could not reach the store.
+/// Nodes whose processes have ended, each with the way back, for a user who could not reach the
+/// store.
 pub fn ended_nodes(target: &ClusterTarget) -> Vec<String> {
     let Ok(file) = target.dir.read_cluster_file() else { return Vec::new() };
     let is_empty = file.setup.durable.is_none() && file.setup.redundancy == Redundancy(1);

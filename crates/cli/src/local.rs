@@ -1,4 +1,4 @@
-//! What `up` and `down` do to the processes and files of a local cluster.
+//! The work of `up` and `down` on the processes and files of a local cluster.
 
 pub mod aside;
 pub mod cluster_record;
@@ -30,7 +30,8 @@ const STOP_STEP: Duration = Duration::from_secs(5);
 /// disk is.
 const DIES_WITHIN: Duration = Duration::from_secs(20);
 
-/// Held by the one `up` or `down` that works on a cluster. The kernel lets go of it when the holder dies.
+/// Held by the one `up` or `down` that works on a cluster. The kernel releases it when the holder
+/// dies.
 #[derive(Debug)]
 pub struct ClusterLock(#[expect(dead_code, reason = "held for its lock")] OwnedFd);
 
@@ -71,7 +72,8 @@ fn is_still_at(fd: &OwnedFd, path: &Path) -> bool {
     }
 }
 
-/// The cluster's living node processes: those written down, and those that were never written down, a third voter of those included.
+/// The cluster's living node processes: recorded ones, and ones that were never recorded, a third
+/// voter among them included.
 pub fn living_nodes(dir: &ClusterDir) -> Vec<NodeProcess> {
     let recorded = dir.read_cluster_file().map(|file| file.nodes).unwrap_or_default();
     let mut living: BTreeMap<u32, NodeProcess> = recorded
@@ -99,7 +101,8 @@ pub fn living_etcd(dir: &ClusterDir) -> Vec<NodeProcess> {
     process::etcd_in(dir.path())
 }
 
-/// Waits until all have ended, at most for `timeout`, or for [`DIES_WITHIN`] those that were killed; says whether they have.
+/// Waits until all have ended, at most for `timeout`, or for [`DIES_WITHIN`] if they were killed;
+/// says whether they have.
 pub fn wait_all(processes: &[NodeProcess], timeout: Duration) -> bool {
     let until = Instant::now() + timeout;
     let has_ended = |process: &NodeProcess| {

@@ -1,4 +1,5 @@
-//! What commands print: bytes as they are, names that cannot harm a terminal, sizes and times for people.
+//! Output of commands: bytes as they are, names that are safe for a terminal, sizes and times for
+//! people.
 
 use std::io::{self, IsTerminal, Write};
 

@@ -2,14 +2,15 @@
 
 use std::io;
 
-/// Shortest turn that Linux gives a thread.
+/// Shortest time slice that Linux gives a thread.
 const SHORTEST_NS: u64 = 100_000;
 
-/// Asks for short turns on a core for this thread, and those that it starts later.
+/// Asks for short time slices on a core for this thread, and those that it starts later.
 ///
-/// Who serves works for microseconds and then offers its core; with long turns it would give away a long one each time, and when it is woken
-/// beside a program that computes, wait until that one's turn is over. It gets no more of the core than before. Linux has this since
-/// 6.12; older ones take no notice. Where the system refuses, turns stay as they are.
+/// A thread that serves works for microseconds and then offers its core; with long time slices it
+/// would give away a long one each time, and when it is woken beside a program that computes, wait
+/// until that program's slice is over. It gets no more of the core than before. Linux has this
+/// since 6.12; older ones take no notice. Where the system refuses, time slices stay as they are.
 pub fn ask_for_short() {
     if let Err(error) = of_this_thread().and_then(shorten) {
         tracing::debug!(%error, "ask for short turns on a core");
@@ -17,7 +18,7 @@ pub fn ask_for_short() {
 }
 
 fn shorten(mut attributes: libc::sched_attr) -> io::Result<()> {
-    // With a real-time policy turns are the administrator's.
+    // With a real-time policy time slices are the administrator's.
     if ![libc::SCHED_OTHER, libc::SCHED_BATCH].contains(&attributes.sched_policy.cast_signed()) {
         return Ok(());
     }
@@ -27,7 +28,7 @@ fn shorten(mut attributes: libc::sched_attr) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What the system's scheduler knows of this thread.
+/// The settings of this thread in the system's scheduler.
 fn of_this_thread() -> io::Result<libc::sched_attr> {
     let size = size_of::<libc::sched_attr>() as u32;
     // SAFETY: it is plain numbers, for which zeros are valid.
@@ -48,7 +49,7 @@ mod tests {
             let before = of_this_thread().unwrap();
             shorten(before).unwrap();
             let now = of_this_thread().unwrap();
-            // Before 6.12 Linux tells nothing of turns.
+            // Before 6.12 Linux tells nothing of time slices.
             assert!([SHORTEST_NS, before.sched_runtime].contains(&now.sched_runtime));
             let rest = |of: &libc::sched_attr| (of.sched_policy, of.sched_nice, of.sched_flags);
             assert_eq!(rest(&before), rest(&now));

@@ -1,4 +1,4 @@
-//! What a copy replaces stays until the new one is whole.
+//! A file that a copy replaces stays until the new one is whole.
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
 mod common;
@@ -62,7 +62,7 @@ fn what_is_larger_than_the_room_of_the_store_is_not_begun() {
         [&["put", file, "/f"], &["object", "put", "o", file], &["kv", "put", "k", "--file", file]];
     for put in puts {
         samite.ok(put);
-        // What it would replace stays until it is whole.
+        // The file that it would replace stays until the new one is whole.
         let said = samite.fails(1, put);
         assert!(said.contains("needs about 20.0 MiB; "), "{put:?}: {said}");
         assert!(said.contains(" are free on n0: --force tries"), "{put:?}: {said}");
@@ -151,7 +151,7 @@ fn links_and_modes_of_what_is_replaced() {
         assert_eq!(fs::metadata(dir.join("file")).unwrap().mode() & 0o7777, 0o640);
         assert_eq!(list(dir), ["file", "link", "other"]);
     }
-    // What is no file is written to.
+    // A path that is no regular file is written to.
     samite.ok(["get", "/d/file", "/dev/null"]);
     assert!(!fs::metadata("/dev/null").unwrap().is_file());
 }

@@ -19,14 +19,14 @@ const LOOK_FOR: Duration = Duration::from_secs(4);
 const FILES: usize = 24;
 /// A node that dies.
 const VICTIM: usize = 1;
-/// One that dies where etcd is the coordinator: others find the cluster by it.
+/// A node that dies where etcd is the coordinator: others find the cluster by it.
 const FIRST: usize = 0;
 /// Somebody who waits for a lock looks so often what has become of the nodes, and then some.
 const LOOKS: Duration = Duration::from_secs(3);
 /// Longest time from the release of a lock to its next holder.
 const LOCK_WITHIN: Duration = Duration::from_secs(30);
 
-/// What a program said, and whether it was content.
+/// The output of a program, and whether it succeeded.
 struct Said {
     out: String,
     err: String,
@@ -41,7 +41,7 @@ fn run(samite: &Samite, mut command: Command) -> Said {
         File::options().read(true).write(true).create(true).truncate(true).open(path).unwrap()
     };
     let (mut out, mut err) = (open("out"), open("err"));
-    // In files, so that nothing waits for whoever reads them.
+    // In files, so that nothing waits for their reader.
     command.stdin(Stdio::null()).stdout(out.try_clone().unwrap()).stderr(err.try_clone().unwrap());
     let mut child = command.spawn().unwrap();
     let until = Instant::now() + PATIENCE;
@@ -80,7 +80,7 @@ fn content(number: usize) -> String {
     format!("{number} ").repeat(number + 1)
 }
 
-/// A cluster of three with files, and the doors that there are here.
+/// A cluster of three with files, and the access paths that there are here.
 fn up(mirror: &str, coordinator: &str) -> (Samite, Vec<Door>) {
     let samite = Samite::new();
     let sizes = ["up", "--local", "3", "--memory", "64M"];
@@ -113,7 +113,8 @@ fn listed(said: &str) -> Vec<(String, usize)> {
     all
 }
 
-/// One round of programs through a door: what was wrong of what they said, in words, and none of it a hang.
+/// One round of programs over an access path: returns the errors in their output, in words; none of
+/// them hangs.
 fn round(samite: &Samite, door: &Door, number: usize) -> Vec<String> {
     let file = door.path.join(format!("f{number}"));
     let mut wrong = Vec::new();
@@ -129,7 +130,7 @@ fn round(samite: &Samite, door: &Door, number: usize) -> Vec<String> {
         cat.is_content && cat.out == content(number),
     ];
     for (said, is_right) in [ls, stat, cat].into_iter().zip(rights) {
-        // Who is told that all went well has the right content.
+        // A program that was told that all went well has the right content.
         assert!(is_right || !said.is_content, "{}{}", said.out, said.err);
         if !is_right {
             wrong.push(said.err);
@@ -170,7 +171,7 @@ fn programs_get_an_error_and_do_not_hang_when_an_unmirrored_node_dies() {
     }
 }
 
-/// `flock FILE PROGRAM` through a door, begun.
+/// `flock FILE PROGRAM` over an access path, begun.
 fn locks(samite: &Samite, door: &Door, file: usize, program: &str) -> Child {
     let mut command = match door.is_interposed {
         false => Command::new("flock"),
@@ -226,6 +227,6 @@ fn who_waits_for_a_lock_gets_it_after_a_node_has_died_and_come_back() {
     let (held, waited) = (outcomes(holders), outcomes(waiters));
     assert_eq!(early, 0, "had a lock that another one had");
     assert!(held.iter().all(|is_content| *is_content), "{held:?}");
-    // In the order of the doors: under `samite run` first.
+    // In the order of the access paths: under `samite run` first.
     assert!(waited.iter().all(|is_content| *is_content), "{waited:?}");
 }

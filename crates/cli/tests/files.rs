@@ -272,7 +272,7 @@ fn after_ten_errors_of_one_kind_the_rest_is_counted() {
     let count = |key: &str| report[key].as_u64().unwrap();
     assert!(count("not_tried") > 20, "{report}");
     assert_eq!(count("files") + count("errors") + count("not_tried"), 120, "{report}");
-    // What is there is not counted once more.
+    // Files that are there are not counted once more.
     let said = samite.fails(1, ["stage", "in", from.to_str().unwrap(), "/d"]);
     let expected = format!("and {} entries", 120 - count("files") + 2);
     assert!(said.contains(&expected), "{said}; {report}");

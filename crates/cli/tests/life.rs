@@ -1,4 +1,5 @@
-//! The life of local clusters, seen from outside: up, status, down, and what is left when something is killed.
+//! The life of local clusters, seen from outside: up, status, down, and the remains when something
+//! is killed.
 
 mod common;
 
@@ -75,7 +76,7 @@ fn how_the_process_of_a_node_ended_is_told_as_far_as_it_is_known() {
         let line = text.lines().find(|line| line.contains(&format!("(pid {pid}) ")));
         line.is_some_and(|line| line.contains("its process") && line.contains(how))
     };
-    // Its status is there to be seen until somebody waits for it.
+    // Its status can be read until a parent waits for it.
     let (waited, seen) = ("died without stopping", "was killed by signal 9 (SIGKILL)");
     let pid = samite.pids("default")[1];
     assert!(!status().contains("its process"), "all live");
@@ -121,7 +122,8 @@ fn nodes_share_the_session_they_are_started_in_and_outlive_its_terminal() {
     let samite = Samite::new();
     let binary = env!("CARGO_BIN_EXE_samite");
     let words = format!("echo shell $$; '{binary}' up --local 1 --memory 64M; sleep 60");
-    // `script` gives the shell a terminal of its own. Whoever runs this test may ignore the signals that come from there.
+    // `script` gives the shell a terminal of its own. The user who runs this test may ignore the
+    // signals that come from there.
     let mut terminal = samite.beside("env");
     terminal.args(["--default-signal=INT,HUP", "script", "-qec", &words, "/dev/null"]);
     terminal.stdin(Stdio::piped()).stdout(Stdio::piped());

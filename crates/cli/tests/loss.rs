@@ -1,4 +1,4 @@
-//! What the death of a node without mirrors has lost is told until it is acknowledged.
+//! Losses by the death of a node without mirrors are told until they are acknowledged.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 mod common;
@@ -18,7 +18,7 @@ fn bereft() -> Samite {
     samite
 }
 
-/// What `samite ARGS` prints, which must exit with `code`.
+/// The output of `samite ARGS`, which must exit with `code`.
 fn said(samite: &Samite, code: i32, args: &[&str]) -> String {
     let output = samite.command(args).output().unwrap();
     assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
@@ -44,7 +44,7 @@ fn a_loss_is_told_until_it_is_acknowledged() {
             samite.ok(["node", "restart", "1"]);
         }
     }
-    // What is known of losses outlives the node whose coordinator led.
+    // Known losses outlive the node whose coordinator led.
     samite.ok(["fault", "kill", "0"]);
     samite.ok(["node", "restart", "0"]);
     let told = said(&samite, 6, &["status"]);
@@ -121,7 +121,7 @@ fn keys_that_may_be_lost_are_not_said_to_be_missing() {
     samite.ok(["down"]);
 }
 
-/// Runs a shell line by a door; what it printed, and whether it was content.
+/// Runs a shell line over an access path; its output, and whether it succeeded.
 fn shell(samite: &Samite, is_interposed: bool, line: &str) -> (String, bool) {
     let mut command = match is_interposed {
         true => samite.interposed("bash"),
@@ -142,7 +142,7 @@ fn files_that_may_be_lost_are_not_said_to_be_missing() {
         samite.ok(["mount", mount.to_str().unwrap()]);
         doors.push((format!("{}/d", mount.display()), false));
     }
-    // By the library: what is there, and then the error.
+    // By the library: the entries that are there, and then the error.
     let output = samite.command(["ls", "/d"]).output().unwrap();
     assert_eq!(output.status.code(), Some(6), "{output:?}");
     let there = String::from_utf8(output.stdout).unwrap();
@@ -179,7 +179,7 @@ fn files_that_may_be_lost_are_not_said_to_be_missing() {
         let (said, is_content) = shell(&samite, *is_interposed, &line);
         assert!(is_content && said.contains("No such file or directory"), "{line}: {said}");
     }
-    // What is made now is in nobody's way: no inode number comes twice.
+    // A new file is in no one's way: no inode number comes twice.
     for (number, (dir, is_interposed)) in doors.iter().enumerate() {
         let line = format!("for i in {{1..20}}; do echo $i > {dir}/new{number}-$i || exit 1; done");
         assert_eq!(shell(&samite, *is_interposed, &line), (String::new(), true));

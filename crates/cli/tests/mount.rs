@@ -58,7 +58,7 @@ fn a_mount_serves_until_it_is_unmounted() {
     samite.ok(["mount", "--read-only", path.to_str().unwrap()]);
     let refused = fs::write(path.join("x"), "").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
-    // `down` ends what is mounted.
+    // `down` ends the mounts.
     samite.ok(["down"]);
     assert_eq!(list(&path), [] as [&str; 0]);
     samite.assert_nothing_left();

@@ -23,7 +23,7 @@ fn listed(help: &str) -> Vec<String> {
     names.collect()
 }
 
-/// What stands in backticks in a line.
+/// The text in backticks in a line.
 fn quoted(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }

@@ -91,7 +91,7 @@ fn a_damaged_node_is_made_again_from_the_others_and_nothing_is_lost() {
         assert!(said.contains(part), "{part:?} in {said}");
     }
 
-    // What has its only good copy there is not set aside.
+    // A node that has the only good copy of something is not set aside.
     let wait = ["--wait", "60"];
     let said = samite.fails(5, ["node", "restart", "1", "--renew"].iter().chain(&wait));
     assert!(said.contains("only good copy") && said.contains("\"solo\""), "{said}");
@@ -104,7 +104,7 @@ fn a_damaged_node_is_made_again_from_the_others_and_nothing_is_lost() {
     assert_eq!(std::fs::read(aside.join("shard-0").join(name)).unwrap(), damaged);
     wait_until_whole(&samite);
 
-    // What it has now is all there was: the other one is made again from it, beside its coordinator's state.
+    // It has everything now: the other one is made again from it, beside its coordinator's state.
     samite.ok(["fault", "kill", "0"]);
     samite.ok(["node", "restart", "0", "--renew"].iter().chain(&wait));
     wait_until_whole(&samite);
@@ -169,7 +169,7 @@ fn a_damaged_checkpoint_stops_a_node_and_is_made_again_from_the_others() {
     let said = samite.ok(["node", "restart", "1", "--renew", "--wait", "60"]);
     assert!(said.contains("n1.aside-1"), "{said}");
     wait_until_whole(&samite);
-    // What it has now is all there is: the other one begins empty.
+    // It has everything now: the other one begins empty.
     samite.ok(["fault", "kill", "0"]);
     samite.ok(["node", "restart", "0", "--renew", "--wait", "60"]);
     let output = samite.command(["kv", "get", "big"]).output().unwrap();
@@ -310,7 +310,7 @@ fn a_mirrored_node_that_was_put_back_is_made_again_from_the_others() {
     for number in 0..KEYS {
         samite.ok(["kv", "put", &format!("key {number}"), &value(number)]);
     }
-    // One that was killed, and started while the other serves, which has everything.
+    // A node that was killed, and started while the other serves, which has everything.
     wait_until_whole(&samite);
     samite.ok(["fault", "kill", "1"]);
     std::fs::remove_dir_all(&n1).unwrap();

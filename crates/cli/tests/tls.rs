@@ -1,4 +1,5 @@
-//! `samite up --tls` by the command line: what goes through, who is refused, and garbage at the port.
+//! `samite up --tls` by the command line: calls that go through, peers that are refused, and
+//! garbage at the port.
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
 mod common;
@@ -46,7 +47,7 @@ fn keys_and_files_go_by_tls_and_nobody_without_the_key() {
     ok(&samite, &["put", local.to_str().unwrap(), "/dir/file"]);
     assert_eq!(ok(&samite, &["cat", "/dir/file"]), bytes);
     assert_eq!(ok(&samite, &["ls", "/dir"]), b"file\n");
-    // What came by TLS is there by other ways, and not by plain tcp.
+    // Files that came by TLS are there by other ways, and not by plain tcp.
     assert_eq!(by(&samite, "shm", &["cat", "/dir/file"]).stdout, bytes);
     let refused = by(&samite, "tcp", &["kv", "get", "greeting"]);
     assert!(!refused.status.success() && refused.stdout.is_empty(), "{refused:?}");
@@ -98,7 +99,7 @@ fn garbage_at_the_port_disturbs_nobody() {
     let samite = Samite::new();
     samite.ok(["up", "--local", "2", "--memory", "64M", "--tls"]);
     let ports = ports(&samite);
-    // Those who say nothing more stay until the end.
+    // Connections that send nothing more stay until the end.
     let mut silent: Vec<TcpStream> = Vec::new();
     for round in 0..64 {
         let port = &ports[round as usize % ports.len()];

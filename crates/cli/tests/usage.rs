@@ -1,4 +1,4 @@
-//! What the commands say about wrong use: exit codes, and errors that name what they are about.
+//! Messages of the commands about wrong use: exit codes, and errors that name their objects.
 
 mod common;
 

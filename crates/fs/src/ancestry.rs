@@ -1,4 +1,4 @@
-//! What a directory lies in, for moves of directories between handles.
+//! The directories above a directory, for moves of directories between handles.
 //!
 //! A path that is resolved from the root shows what it came through. A directory that is reached by a handle does not: its record names
 //! only the number of its parent. Where the parent is recorded is known from its location, if it was ever renamed, or from a handle on
@@ -15,7 +15,7 @@ use crate::listing::DirHandle;
 use crate::store::{NO_LEASE, RecordLocation, fail};
 use crate::{FileKind, FileSystem};
 
-/// Deepest tree that is climbed: what is deeper is damaged.
+/// Deepest tree that is climbed: a deeper one is damaged.
 const DEPTH_MAX: usize = 1 << 16;
 
 /// Directories that this process has handles on: inode number → the record that a handle found it in, and how many handles there are.

@@ -1,9 +1,12 @@
-//! Appending: place and data in one operation, so that an append is there whole or not at all, whoever dies.
+//! Appending: place and data in one operation, so that an append is there whole or not at all,
+//! whichever process dies.
 //!
-//! What is appended to a chunked file goes into its *tail*: the bytes after the inode, in the same record. Its place is
-//! where the tail ends, and the file is longer by it in the same moment. A tail that has no room for more *spills*
-//! (`tail.rs`): it is frozen, written into chunks, and dropped as the settled size moves over it. What is large spills as
-//! soon as it is in; what is larger than a record follows in pieces, while the file stays frozen for others.
+//! Bytes that are appended to a chunked file go into its *tail*: the bytes after the inode, in the
+//! same record. Its place is where the tail ends, and the file is longer by it at the same instant.
+//! A tail that has no room for more *spills* (`tail.rs`): it is frozen, written into chunks, and
+//! dropped as the settled size moves over it. A large tail spills as soon as it is in; the rest of
+//! an append that is larger than a record follows in pieces, while the file stays frozen for
+//! others.
 //!
 //! While a handle writes elsewhere in the file, it does so without asking the inode (the writing mark): a tail that is
 //! begun then spills before the append returns.
@@ -119,7 +122,7 @@ impl OpenFile {
             InodeTry::Done(results) => {
                 let (offset, len) = self.appended(&results, 0, buf.len())?;
                 if len < buf.len() {
-                    // What is beyond the limit goes as the tail does.
+                    // Bytes beyond the limit go as the tail does.
                     self.spill()?;
                 }
                 Ok(Some((offset, len)))
@@ -203,8 +206,9 @@ impl OpenFile {
         Ok((offset, len))
     }
 
-    /// What [`OpenFile::append_first`] needs to know of a file with a writing mark: where its data end, and the bytes at
-    /// [`at::CUTS`]. `None` when the mark was this handle's, and is off now.
+    /// The facts that [`OpenFile::append_first`] needs of a file with a writing mark: where its
+    /// data end, and the bytes at [`at::CUTS`]. `None` when the mark was this handle's, and is off
+    /// now.
     fn catch_up(&self, inode: &Inode) -> Result<Option<(u64, [u8; 16])>> {
         if inode.mark == 0 {
             return Ok(None);
@@ -238,7 +242,8 @@ impl OpenFile {
             let (piece, start) = (&buf[from..end], offset + from as u64);
             // With a mark others may have written behind it meanwhile, which says nothing of this place.
             let placed = store.spill_chunks(self.ino(), piece, start, spiller, is_marked);
-            // What is in the tail has been appended, also while there is no space for it in chunks.
+            // The bytes in the tail have been appended, also while there is no space for it in
+            // chunks.
             if !matches!(placed, Ok(true)) {
                 return end;
             }
@@ -246,7 +251,7 @@ impl OpenFile {
             match self.drop_tail(spiller, start, end - from, next) {
                 Ok(true) if !next.is_empty() => (from, end) = (end, end + next.len()),
                 Err(error) if error.kind() == ErrorKind::NoSpace && !next.is_empty() => {
-                    // A failure shows to whoever uses the file next.
+                    // A failure shows in the next use of the file.
                     let _ = self.drop_tail(spiller, start, end - from, &[]);
                     return end;
                 }

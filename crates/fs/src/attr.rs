@@ -1,4 +1,4 @@
-//! What `stat` tells.
+//! The attributes that `stat` tells.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -39,7 +39,8 @@ impl Timestamp {
     }
 }
 
-/// What a directory entry names. The discriminants are stored in inodes: append only.
+/// The kind of file that a directory entry names. The discriminants are stored in inodes: append
+/// only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FileKind {
@@ -137,7 +138,7 @@ impl FileAttributes {
     }
 }
 
-/// Figures of the whole store, as in `struct statvfs`.
+/// Space and number of files of the whole store, as in `struct statvfs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatFs {
     /// Unit of the block counts, in bytes.

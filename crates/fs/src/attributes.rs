@@ -15,7 +15,7 @@ use crate::{
     CallerContext, FileAttributes, FileSemantics, FileSystem, OpenFile, SetTime, Timestamp,
 };
 
-/// What is to be changed.
+/// The attributes that are to be changed.
 #[derive(Clone, Copy)]
 enum AttributeChange {
     Perm(u32),
@@ -125,7 +125,8 @@ impl FileSystem {
         })
     }
 
-    /// What the directory that `at` names promises to those who use the files in it, or of another file its directory.
+    /// The semantics of the directory that `at` names, or of the directory of another file that it
+    /// names.
     ///
     /// # Errors
     /// As of [`FileSystem::stat`].
@@ -144,7 +145,7 @@ impl FileSystem {
         })
     }
 
-    /// Sets what a directory promises to those who use the files in it; directories made in it from now on inherit it.
+    /// Sets the semantics of a directory; directories made in it from now on inherit it.
     ///
     /// # Errors
     /// As of [`FileSystem::stat`]; `NotDirectory`; `NotOwner`.
@@ -182,7 +183,7 @@ impl FileSystem {
                 self.store().drop_stamps(before.ino)?;
                 after.cuts = after.cuts.wrapping_add(1);
             }
-            // Also when the inode has this time already: its marks may be younger.
+            // Also when the inode has this time already: its change stamps may be younger.
             if after.is_directory() && sets_mtime {
                 self.reset_stamp_times(after.ino)?;
             }
@@ -190,7 +191,7 @@ impl FileSystem {
                 continue;
             }
             if !after.is_directory() && after.perm & SET_ID & !before.perm != 0 {
-                // Whoever has it open for writing takes them off again.
+                // The handles that have it open for writing take them off again.
                 self.raise_leases(&node.home.key, Vec::new)?;
             }
             if after.is_directory() {
@@ -282,7 +283,7 @@ fn apply(
             inode.uid = uid.unwrap_or(inode.uid);
             inode.gid = gid.unwrap_or(inode.gid);
             if !inode.is_directory() {
-                // What ran as its owner must not go on doing so for another.
+                // A program that ran as its owner must not go on doing so for another.
                 inode.perm = without_set_id(inode.perm);
             }
         }

@@ -113,8 +113,9 @@ impl FileSystem {
         Ok(PlannedFile { home, seal: key::tombstone(walk.dir().ino), value, mark })
     }
 
-    /// Reads regular files whole, all in one request per node. One result for each path: `None` for what is no regular file (a symbolic
-    /// link is not followed), is larger than [`INLINE_LEN_MAX`], or is being changed in its layout or place; open such a one.
+    /// Reads regular files whole, all in one request per node. One result for each path: `None` for
+    /// a file that is not regular (a symbolic link is not followed), is larger than
+    /// [`INLINE_LEN_MAX`], or is being changed in its layout or place; open such a one.
     ///
     /// `NotFound`, `NotDirectory`, `Denied`, `Loop`, `NameTooLong`: for the path or the file.
     ///
@@ -160,7 +161,7 @@ impl FileSystem {
         if walk.advance()? { Ok(walk.entry()) } else { Err(fail(ErrorKind::IsDirectory)) }
     }
 
-    /// The newest lease epoch, with the cached directories that stand on it.
+    /// The newest name-space generation, with the cached directories that stand on it.
     fn enter_lease(&self) -> Epoch {
         let epoch = self.store().dataset.lease_epoch();
         self.inner.cache.start_epoch(epoch);
@@ -175,13 +176,13 @@ fn busy_when_stale(error: Error) -> Error {
     }
 }
 
-/// What became of a file.
+/// The fate of a file.
 fn made(outcome: Option<OwnedOutcome>) -> Result<()> {
     match outcome {
         Some(OwnedOutcome::Done(_)) => Ok(()),
         Some(OwnedOutcome::Failed(failure)) => Err(match (failure.kind, failure.index) {
             (ErrorKind::Conflict, 0) => fail(ErrorKind::Exists),
-            // A seal: the directory is being removed.
+            // A tombstone: the directory is being removed.
             (ErrorKind::Conflict, _) => fail(ErrorKind::StaleLease),
             _ => failure.into_error("a record of the file system"),
         }),

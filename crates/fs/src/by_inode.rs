@@ -15,7 +15,7 @@ use crate::store::{FoundInode, NO_LEASE, fail};
 use crate::walk::PathWalk;
 use crate::{CallerContext, FileAttributes, FileKind, FileSystem, OpenFile, OpenFlags};
 
-/// A file and what it was like when it was found.
+/// A file and its attributes when it was found.
 #[derive(Debug)]
 pub struct FoundFile {
     /// A handle that only names it, or the open file.
@@ -24,7 +24,8 @@ pub struct FoundFile {
     pub attr: FileAttributes,
 }
 
-/// A file behind a name that was made if it was missing. What was made stays so while the promises hold.
+/// A file behind a name that was made if it was missing. Nobody else changes a file that was made
+/// while its delegations last.
 #[derive(Debug)]
 pub struct OpenedFile {
     /// The file.
@@ -106,7 +107,7 @@ impl FileSystem {
         })
     }
 
-    /// Makes what is not there yet.
+    /// Makes a file or directory that is not there yet.
     fn enter_new(
         &self,
         ctx: &CallerContext,
@@ -125,7 +126,7 @@ impl FileSystem {
                 (attr.nlink, attr.size, attr.blocks) = (2, DIRECTORY_SIZE, 0);
             }
             let found = FoundFile { file: OpenFile::of_node(self, node), attr };
-            // Nobody has promised anything about what is in it.
+            // There is no delegation on what is in it.
             let attributes = promise.filter(|_| !is_directory);
             Ok(OpenedFile { found, is_new: true, name: promise, attributes })
         })

@@ -1,4 +1,4 @@
-//! Cached directories: entry key → directory, under the leases of one epoch.
+//! Cached directories: entry key → directory, valid under one name-space generation.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,7 +73,7 @@ pub fn permits(
 
 type Map = HashMap<Box<[u8]>, DirNode, BuildKeyHasher>;
 
-/// The cache. All that it holds was looked up under its epoch.
+/// The cache. All its directories were looked up under its name-space generation.
 #[derive(Default)]
 pub struct DirCache {
     epoch: AtomicU64,
@@ -81,7 +81,7 @@ pub struct DirCache {
 }
 
 impl DirCache {
-    /// Empties the cache unless it stands on `epoch`.
+    /// Empties the cache unless it is of this name-space generation.
     pub fn start_epoch(&self, epoch: Epoch) {
         if self.epoch.load(Ordering::Acquire) < epoch.get() {
             let mut map = self.write();
@@ -100,7 +100,8 @@ impl DirCache {
         map.get(key).copied()
     }
 
-    /// Keeps what a look-up under `epoch` found, unless the cache has moved on.
+    /// Keeps the directory that a look-up under the name-space generation `epoch` found, unless the
+    /// cache has moved on.
     pub fn insert(&self, epoch: Epoch, key: &[u8], node: DirNode) {
         let mut map = self.write();
         if self.epoch.load(Ordering::Acquire) != epoch.get() {
@@ -120,8 +121,8 @@ impl DirCache {
         self.write().clear();
     }
 
-    /// After this process alone moved the leases from `epoch - 1` to `epoch`, for the directory behind `key`: the rest
-    /// still holds.
+    /// After this process alone raised the name-space generation from `epoch - 1` to `epoch`, for
+    /// the directory behind `key`: the rest is still valid.
     pub fn step(&self, epoch: Epoch, key: &[u8]) {
         let mut map = self.write();
         map.remove(key);

@@ -1,9 +1,9 @@
-//! Change marks: when a directory last changed, and how many directories are in it.
+//! Change stamps: when a directory last changed, and how many directories are in it.
 //!
-//! A directory's inode does not change when something is made in it. Instead, the operation on the entry also leaves a mark
-//! beside it, in the entry's own partition: the time (8 bytes), and the number of directories made less those removed
-//! (8 bytes).
-//! The directory's time is the maximum over the partitions and its link count the sum, asked for when someone wants them.
+//! A directory's inode does not change when something is made in it. Instead, the operation on the
+//! entry also changes a stamp beside it, in the entry's own partition: the time (8 bytes), and the
+//! number of directories made less those removed (8 bytes). The directory's time is the maximum
+//! over the partitions and its link count the sum, asked for when someone wants them.
 
 use samite_client::{OwnedOutcome, OwnedResult};
 use samite_types::{ErrorKind, PartitionId, Result};
@@ -14,20 +14,21 @@ use crate::{FileSystem, Timestamp};
 
 const SUBDIRECTORIES_AT: u32 = 8;
 
-/// The mark that a change of one entry leaves.
+/// The change stamp that a change of one entry leaves.
 pub struct EntryMark {
     key: Option<Key>,
     now: Timestamp,
 }
 
 impl EntryMark {
-    /// For the entry with this key; no mark when it is no entry's.
+    /// For the entry with this key; no stamp when it is no entry's.
     pub fn new(entry: &[u8], now: Timestamp) -> Self {
         let key = key::parse_entry(entry).map(|(parent, _)| key::change_stamp(parent));
         Self { key, now }
     }
 
-    /// What leaves the mark; `directories` is how many directories came, or went if negative.
+    /// The operation that leaves the stamp; `directories` is how many directories came, or went if
+    /// negative.
     pub fn actions(&self, directories: i64) -> impl Iterator<Item = Action<'_>> {
         self.key.iter().flat_map(move |key| {
             let count = (directories != 0).then_some(Action::Add {
@@ -46,7 +47,7 @@ impl EntryMark {
 /// Before every other time.
 const NEVER: Timestamp = Timestamp(i64::MIN);
 
-/// What the marks of a directory say together.
+/// Time and number of directories by the stamps of a directory together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChangeStamps {
     /// Last change of an entry; [`NEVER`] when there was none.
@@ -56,12 +57,12 @@ pub struct ChangeStamps {
 }
 
 impl ChangeStamps {
-    /// Bytes of one mark.
+    /// Bytes of one change stamp.
     pub const RECORD_LEN: usize = 16;
     /// Nothing was ever made in it.
     pub const NONE: Self = Self { changed: NEVER, directories: 0 };
 
-    /// Adds what one partition's mark says.
+    /// Adds one partition's stamp.
     pub fn add(&mut self, record: &[u8]) {
         let number = |offset: usize| {
             record
@@ -80,8 +81,9 @@ impl ChangeStamps {
 }
 
 impl FileSystem {
-    /// Asks every partition for the directory's mark. What a node knew that cannot be reached is left out: it is gone with the
-    /// entries, and the directory's other entries can be reached only by those who can ask for its attributes.
+    /// Asks every partition for the directory's stamp. The stamps of a node that cannot be reached
+    /// are left out: they are gone with the entries, and the directory's other entries can be
+    /// reached only by clients that can ask for its attributes.
     pub(crate) fn change_stamps(&self, directory: u64) -> Result<ChangeStamps> {
         let key = key::change_stamp(directory);
         let mut marks = ChangeStamps::NONE;
@@ -99,7 +101,7 @@ impl FileSystem {
         Ok(marks)
     }
 
-    /// Forgets the times of the marks, so that the inode's own holds.
+    /// Forgets the times of the stamps, so that the inode's own counts.
     pub(crate) fn reset_stamp_times(&self, directory: u64) -> Result<()> {
         let key = key::change_stamp(directory);
         let never = NEVER.0.to_le_bytes();
@@ -111,7 +113,7 @@ impl FileSystem {
             Err(error) if error.kind() == ErrorKind::Lost => {
                 for partition in (0..self.store().dataset.partitions()).map(PartitionId) {
                     match self.store().run(reset(partition)) {
-                        // There is no mark.
+                        // There is no stamp.
                         Err(error) if error.kind() == ErrorKind::Lost => {}
                         outcome => drop(outcome?),
                     }
@@ -123,7 +125,7 @@ impl FileSystem {
     }
 }
 
-/// Whether what a partition knew cannot be had.
+/// Whether an error means that a partition's stamp is gone.
 const fn is_gone(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Lost)
 }

@@ -58,9 +58,9 @@ impl RecordStoreView {
         RecordLocation { key: key::chunk(ino, chunk_no), partition }
     }
 
-    /// Reads the parts of a range into `buf`, at most [`IO_LEN_MAX`] bytes. Tells how many bytes of each part were
-    /// there; what is missing is a
-    /// hole or beyond the end of the file, and its bytes in `buf` are undefined.
+    /// Reads the parts of a range into `buf`, at most [`IO_LEN_MAX`] bytes. Tells how many bytes of
+    /// each part were there; a missing byte is in a hole or beyond the end of the file, and its
+    /// bytes in `buf` are undefined.
     pub fn read_chunks(
         &self,
         ino: u64,
@@ -114,7 +114,7 @@ impl RecordStoreView {
             ops.push(ClientOperation::new(Operation::new(home.partition, [write])));
         }
         if let (Some(op), Some(written)) = (ops.first_mut(), written) {
-            // An action without data: what is full of data stays one request.
+            // An action without data: a range full of data stays one request.
             let (key, to) = (&stamp, written.0);
             let stamp = Action::Advance { key, offset: 0, count: 1, to, slack: u64::MAX };
             op.operation.actions.push(stamp);
@@ -148,9 +148,10 @@ impl RecordStoreView {
         self.run(op).map(drop)
     }
 
-    /// Writes what is in a tail at `offset`, as the spiller with this token, 0 for the one who froze the tail. A chunk that is
-    /// longer already has it from an earlier one; `writes_over`: others write elsewhere in the file, so that says nothing.
-    /// False: somebody else has taken over since ([`RecordStoreView::fence`]).
+    /// Writes the bytes of a tail at `offset`, as the spiller with this token, 0 for the handle
+    /// that froze the tail. A chunk that is longer already has it from an earlier one;
+    /// `writes_over`: others write elsewhere in the file, so that says nothing. False: another
+    /// handle has taken over since ([`RecordStoreView::fence`]).
     pub fn spill_chunks(
         &self,
         ino: u64,
@@ -182,15 +183,15 @@ impl RecordStoreView {
         let mut is_ours = true;
         for outcome in self.run_all(&mut ops)? {
             if let OwnedOutcome::Failed(failure) = outcome {
-                // The second guard finds that the bytes are there.
+                // The second guard has found that the bytes are there.
                 is_ours &= failure.kind == ErrorKind::Conflict && failure.index > 0;
             }
         }
         Ok(is_ours)
     }
 
-    /// From now on, nobody but the spiller with this token spills a tail into the chunks of `[offset, offset + len)`, whoever
-    /// read it before.
+    /// From now on, no handle but the spiller with this token spills a tail into the chunks of
+    /// `[offset, offset + len)`, whichever handle read it before.
     pub fn fence(&self, ino: u64, offset: u64, len: usize, spiller: u64) -> Result<()> {
         let (fence, token) = (key::fence(ino), spiller.to_le_bytes());
         let mut partitions: Vec<PartitionId> = parts(self.chunk_len(), offset, len)
@@ -201,7 +202,7 @@ impl RecordStoreView {
         let mut ops: Vec<ClientOperation<'_>> = partitions
             .into_iter()
             .map(|partition| {
-                // What removes something has room on a full store, too.
+                // An operation that removes something has room on a full store, too.
                 let delete = Action::Delete { key: &fence };
                 let put = Action::Put { key: &fence, data: ValueData::Inline(&token) };
                 Operation::new(partition, [delete, put]).into()
@@ -375,7 +376,7 @@ impl RecordStoreView {
     }
 }
 
-/// How many bytes a chunk read brought.
+/// The bytes that the read of a chunk returned.
 fn got(outcome: OwnedOutcome) -> Result<usize> {
     match outcome {
         OwnedOutcome::Done(results) => {

@@ -1,4 +1,4 @@
-//! Who asks, and how.
+//! The caller of an operation: credentials and umask.
 
 use rustix::fs::OFlags;
 use smallvec::SmallVec;
@@ -14,8 +14,9 @@ pub struct CallerContext {
     pub groups: SmallVec<[u32; 8]>,
     /// Permission bits that new files do not get.
     pub umask: u32,
-    /// The operating system has checked already that the caller may do it (the kernel does, for a mount): permissions are not
-    /// checked again. What is made belongs to `uid` and `gid` all the same.
+    /// The operating system has checked already that the caller may do it (the kernel does, for a
+    /// mount): permissions are not checked again. A new file belongs to `uid` and `gid` all the
+    /// same.
     pub is_checked: bool,
 }
 
@@ -125,6 +126,7 @@ pub struct RenameFlags {
     pub no_replace: bool,
     /// Swap the two names (`RENAME_EXCHANGE`).
     pub exchange: bool,
-    /// Leave a character device 0:0 under the old name, in the same step (`RENAME_WHITEOUT`): what layered file systems take for "not there".
+    /// Leave a character device 0:0 under the old name, in the same step (`RENAME_WHITEOUT`):
+    /// layered file systems take it for "not there".
     pub whiteout: bool,
 }

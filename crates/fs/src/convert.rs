@@ -1,9 +1,9 @@
 //! From inline, or with a tail, to chunked: a file that outgrows its inode.
 //!
-//! An empty file needs one operation. Otherwise the inline data are frozen first, then copied into chunk 0 unless it
-//! exists, then
-//! dropped. Whoever meets a file half-way does the same steps to the end: all copy the same frozen bytes, and the guard on
-//! chunk 0 keeps a slow copier from overwriting what was written since.
+//! An empty file needs one operation. Otherwise the inline data are frozen first, then copied into
+//! chunk 0 unless it exists, then dropped. A client that meets a file half-way does the same steps
+//! to the end: all copy the same frozen bytes, and the guard on chunk 0 keeps a slow copier from
+//! overwriting later writes.
 
 use samite_client::OwnedResult;
 use samite_types::Result;
@@ -18,8 +18,8 @@ const CHUNKED: &[u8] = &[DataLayout::Chunked as u8];
 const CONVERTING: &[u8] = &[DataLayout::Converting as u8];
 
 impl OpenFile {
-    /// Takes one step or all towards [`DataLayout::Chunked`]; `marks`: for writing, so that an empty file gets its writing
-    /// mark in the same operation.
+    /// Takes one step or all towards [`DataLayout::Chunked`]; `marks`: it is for writing, so that
+    /// an empty file gets its writing mark in the same operation.
     pub(crate) fn convert(&self, marks: bool) -> Result<()> {
         match self.layout() {
             DataLayout::Inline => {

@@ -86,7 +86,7 @@ fn copy_window(from: &OpenFile, from_at: u64, to: &OpenFile, to_at: u64, len: u6
     let (first, last) = (tail.start.max(from_at), tail.end.min(from_at + len));
     let mut ranges = from.fs.store().data_within(from.ino(), from_at, from_at + len)?;
     if first < last {
-        // What chunks have there is on its way out of the tail.
+        // The bytes of chunks there are on their way out of the tail.
         let around = |(from, to): (u64, u64)| [(from, to.min(first)), (from.max(last), to)];
         ranges = ranges.into_iter().flat_map(around).filter(|(from, to)| from < to).collect();
         ranges.push((first, last));

@@ -1,11 +1,12 @@
 //! Files made in directories with [`FileSemantics::Temporary`]: a process keeps them to itself until there are many, then sends them together.
 //!
-//! A new file with what is written to it from its start waits here until [`FILES_MAX`] files do. They leave in one request per node, and
-//! while the nodes work the next ones gather and leave ([`FLIGHTS_MAX`]), so that a node finds the next request when it has answered one.
-//! All are sent and waited for when they have [`DATA_LEN_MAX`] bytes, or the
-//! process does anything else with the file system ([`FileSystem::store`] sends them first), or asks for it
-//! ([`FileSystem::flush`], `fsync`). So this process itself never sees a difference. Others see the files when they are sent. A process that
-//! is killed loses those that were not.
+//! A new file with what is written to it from its start waits here until [`FILES_MAX`] files do.
+//! They leave in one request per node, and while the nodes work the next ones gather and leave
+//! ([`FLIGHTS_MAX`]), so that a node finds the next request when it has answered one. All are sent
+//! and waited for when they have [`DATA_LEN_MAX`] bytes, or the process does anything else with the
+//! file system ([`FileSystem::store`] sends them first), or asks for it ([`FileSystem::flush`],
+//! `fsync`). So this process itself never sees a difference. Others see the files when they are
+//! sent. A process that is killed loses the files that were not sent.
 //!
 //! Whether the name was free shows only then. An existing file is opened then as it would have been before, with what was written.
 //! Failures are told to the handle (`fsync`, `close`, the next call), and if it is closed already, kept for
@@ -43,10 +44,10 @@ const FLIGHTS_MAX: usize = 2;
 /// Bytes of data that wait here at most.
 const DATA_LEN_MAX: usize = 256 << 10;
 
-/// Failures kept for those who ask for them.
+/// Failures kept for [`FileSystem::late_failures`].
 const FAILURES_MAX: usize = 64;
 
-/// What became of a file that was sent, when it is not simply there.
+/// The fate of a file that was sent, when it is not simply there.
 enum DeferredSurprise {
     /// It was there before.
     Existed(Box<FoundInode>),
@@ -60,7 +61,8 @@ pub struct DeferredFiles {
     /// Files that wait or are being sent.
     count: AtomicUsize,
     waiting: Mutex<WaitingFiles>,
-    /// Answers under way, to the files that fly, flight by flight. Held while files are sent, so that others wait until they are there.
+    /// Answers under way, to the files that fly, flight by flight. The lock is held while files are
+    /// sent, so that others wait until they are there.
     sending: Mutex<VecDeque<PendingOperations>>,
     /// By the number that the handle has; taken out by it.
     surprises: Mutex<HashMap<u64, DeferredSurprise>>,
@@ -82,8 +84,8 @@ impl DeferredFiles {
         std::mem::take(&mut waiting.files)
     }
 
-    /// What waits is the parent's, who has sent it before the fork, or has yet to. Nothing is freed: the fork may have come in
-    /// the middle of that.
+    /// The files that wait are the parent's, which has sent them before the fork, or has yet to.
+    /// Nothing is freed: the fork may have come in the middle of that.
     pub fn after_fork_child(&self) {
         if let Ok(mut waiting) = self.waiting.try_lock() {
             std::mem::forget(std::mem::take(&mut *waiting));
@@ -97,8 +99,9 @@ impl DeferredFiles {
 }
 
 impl FileSystem {
-    /// Lets this process keep new files in directories with [`FileSemantics::Temporary`] to itself for a while. Whoever
-    /// turns it on calls [`FileSystem::flush`] before `fork`, `exec` and the end of the process.
+    /// Lets this process keep new files in directories with [`FileSemantics::Temporary`] to itself
+    /// for a while. A process that turns it on calls [`FileSystem::flush`] before `fork`, `exec`
+    /// and the end of the process.
     pub fn defer_files(&self, is_on: bool) {
         self.inner.deferred.is_on.store(is_on, Ordering::Relaxed);
     }
@@ -113,14 +116,14 @@ impl FileSystem {
         if failures.is_empty() { Ok(()) } else { Err(failures.remove(0)) }
     }
 
-    /// Sends them without a word: what fails is told by [`FileSystem::flush`] and the handles.
+    /// Sends them without a word: a failure is told by [`FileSystem::flush`] and the handles.
     pub fn send_early(&self) {
         if !self.inner.deferred.is_empty() {
             self.send_deferred();
         }
     }
 
-    /// What failed after the handle was closed; forgets it.
+    /// Failures after the handle was closed; forgets them.
     #[must_use]
     pub fn late_failures(&self) -> Vec<Error> {
         std::mem::take(&mut lock(&self.inner.deferred.failures))
@@ -182,7 +185,8 @@ impl FileSystem {
         Ok(Some(file))
     }
 
-    /// Sends what waits and does not wait for the answer, but for that to what was sent long before.
+    /// Sends the waiting files and does not wait for the answer, except for the answer to an
+    /// earlier flight.
     fn let_fly(&self) {
         let deferred = &self.inner.deferred;
         let mut sending = lock(&deferred.sending);
@@ -288,7 +292,8 @@ impl FileSystem {
         let is_held = std::mem::take(&mut file.is_held);
         let OwnedOutcome::Failed(failure) = outcome else {
             if is_held && !file.is_open {
-                // It was closed while it flew. The file is made; a hold that cannot be ended now ends with this process at the latest.
+                // It was closed while it flew. The file is made; an open reference that cannot be
+                // ended now ends with this process at the latest.
                 let (partition, token, ino) = (file.home.partition, file.hold, file.ino);
                 let release = ReferenceRelease { partition, token, ino, is_urgent: false };
                 let _ = self.inner.store.release(release);
@@ -327,7 +332,7 @@ impl FileSystem {
         Ok(false)
     }
 
-    /// The name was taken: does to the file of that name what was done to the one that was made.
+    /// The name was taken: repeats on the file of that name the calls on the one that was made.
     fn open_existing(&self, file: &UnsentFile) -> Result<bool> {
         let Some(node) = self.lookup_location(&file.home, file.place.epoch)? else {
             return Ok(false);
@@ -462,7 +467,8 @@ impl OpenFile {
         self.on_deferred(|file, data_len| {
             let len = file.value.len() - INODE_LEN;
             let start = offset.unwrap_or(len as u64);
-            // An append is one to whatever turns out to be there; with other writes between, it would not be known where.
+            // An append goes to the end of the file that turns out to be there; with other writes
+            // between, it would not be known where.
             let is_known = start <= len as u64 && file.flags.append == offset.is_none();
             let end = start + buf.len() as u64;
             let grown = (end as usize).saturating_sub(len);

@@ -1,4 +1,4 @@
-//! What was found under a lease, and how long it can be relied on.
+//! Records that were read under a delegation, and how long they can be relied on.
 
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ use crate::store::{
 use crate::walk::{LOOKUPS_MAX, PathWalk};
 use crate::{CallerContext, FileAttributes, FileSystem, OpenFile};
 
-/// Term of the leases that are called back: how long somebody may have to wait for a holder who has died.
+/// Term of the delegations that are recalled: how long a change may have to wait for a holder that
+/// has died.
 const LONG_TERM: Duration = Duration::from_secs(3);
 
 /// Names of a directory that are listed in each partition at least.
@@ -27,22 +28,24 @@ const NAMES_MIN: u32 = 8;
 /// Longer than any file is open.
 const SESSION_TERM: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// A promise of the nodes that what was found stays as it is.
+/// How long a record stays as it was read: from the read stamp on, while the term of its delegation
+/// lasts and this process does not change it.
 #[derive(Clone, Copy, Debug)]
 pub struct DelegationStamp {
     moment: ReadStamp,
     term: Duration,
-    /// Of a directory: its marks.
+    /// Of a directory: its change stamps.
     also: Option<(ReadStamp, Duration)>,
 }
 
 impl DelegationStamp {
-    /// Of a lease that was asked for at `moment`; `None`: it was refused.
+    /// Of a delegation that was asked for at the read stamp `moment`; `None`: it was refused.
     pub(crate) fn given(moment: ReadStamp, term: Duration) -> Option<Self> {
         (!term.is_zero()).then_some(Self { moment, term, also: None })
     }
 
-    /// Of the lease that a change of this process asked for at `moment` by its last action, whose result is `lease`.
+    /// Of the delegation that a change of this process asked for at the read stamp `moment` by its
+    /// last action, whose result is `lease`.
     pub(crate) fn of_change(
         moment: ReadStamp,
         lease: Option<&OwnedResult>,
@@ -50,17 +53,19 @@ impl DelegationStamp {
         Ok(Self::given(moment.past_own_change(), term(lease)?))
     }
 
-    /// Of a change of this process that was posted at `moment` and asked for a long lease.
+    /// Of a change of this process that was left in a submission queue at the read stamp `moment`
+    /// and asked for a long delegation.
     pub(crate) fn of_submitted_change(moment: ReadStamp) -> Option<Self> {
         Self::given(moment.past_own_change(), LONG_TERM)
     }
 
-    /// What those who only see what others have closed count on from `moment` until they close, whoever changes it but this process.
+    /// For session semantics: from `moment` until its close, a handle takes the file for unchanged
+    /// by all but this process.
     pub(crate) const fn of_session(moment: ReadStamp) -> Self {
         Self { moment, term: SESSION_TERM, also: None }
     }
 
-    /// How long it will stay so, unless the lease is called back; `None`: it may have changed.
+    /// How long it will stay so, unless the delegation is recalled; `None`: it may have changed.
     #[must_use]
     pub fn left(&self, fs: &FileSystem) -> Option<Duration> {
         let dataset = &fs.store().dataset;
@@ -75,7 +80,7 @@ impl DelegationStamp {
 /// Names of a directory's entries.
 pub type Names = Vec<Box<[u8]>>;
 
-/// What a name was found to mean, and for how long.
+/// The file that a name was found to mean, and for how long.
 #[derive(Debug)]
 pub struct ResolvedName {
     /// The file; `None`: there is no such name.
@@ -86,7 +91,7 @@ pub struct ResolvedName {
     pub attributes: Option<DelegationStamp>,
 }
 
-/// What a record of a file system is about, as revocations name it.
+/// The record of a file system that a recall names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordOf {
     /// A name in a directory, and the inode if it lives there.
@@ -109,14 +114,14 @@ pub struct DelegatedRecord {
     pub moment: Option<ReadStamp>,
 }
 
-/// The term that a lease action was given.
+/// The term of the delegation that a lease action was given.
 pub fn term(result: Option<&OwnedResult>) -> Result<Duration> {
     Ok(Duration::from_micros(result.ok_or_else(malformed)?.number()?))
 }
 
 impl RecordStoreView {
-    /// What is in `home`, of which at most `len` bytes are read, under a lease of `wanted` if it can be had; held under `hold` unless that
-    /// is 0.
+    /// Reads the record in `home`, of which at most `len` bytes are wanted, under a delegation of
+    /// `wanted` if one is granted; with an open reference `hold` unless that is 0.
     pub fn read_under(
         &self,
         home: &RecordLocation,
@@ -161,7 +166,7 @@ impl RecordStoreView {
         }
     }
 
-    /// What is in `home`, present or not, under a long lease if it can be had.
+    /// Reads the record in `home`, present or not, under a long delegation if one is granted.
     fn look_under(
         &self,
         home: &RecordLocation,
@@ -187,7 +192,7 @@ impl RecordStoreView {
     }
 }
 
-/// Reads a record that may be absent, and asks for a long lease on it.
+/// Reads a record that may be absent, and asks for a long delegation on it.
 fn listed_under_lease(key: &[u8], len: usize) -> [Action<'_>; 2] {
     [
         Action::List {
@@ -201,14 +206,15 @@ fn listed_under_lease(key: &[u8], len: usize) -> [Action<'_>; 2] {
     ]
 }
 
-/// Asks for a long lease.
+/// Asks for a long delegation.
 pub const fn long_lease(key: &[u8]) -> Action<'_> {
     Action::Lease { key, term_us: LONG_TERM.as_micros() as u32 }
 }
 
 impl FileSystem {
-    /// The file that `at` names, which has one component; a symbolic link is not followed. What is found, and what is
-    /// not, stays so while the promises hold: whoever relies on them listens for [`samite_client::RecallListener`].
+    /// The file that `at` names, which has one component; a symbolic link is not followed. A file
+    /// that is found, or a name that is free, stays so while the delegations last: a caller that
+    /// relies on them listens for [`samite_client::RecallListener`].
     ///
     /// # Errors
     /// As of [`FileSystem::stat`], but that a missing name is none.
@@ -246,7 +252,7 @@ impl FileSystem {
         Err(fail(ErrorKind::Busy))
     }
 
-    /// Attributes of a node that was read under a promise.
+    /// Attributes of an inode that was read under a delegation.
     fn attr_under(
         &self,
         node: &FoundInode,
@@ -260,12 +266,12 @@ impl FileSystem {
             });
             return Ok((Self::attr_of_directory(node, &marks), both));
         }
-        // While somebody writes to it, its size is where nobody has promised anything.
+        // While a handle writes to it, its size is in chunks that no delegation covers.
         let is_settled = !node.is_chunked() || (node.inode.mark == 0 && !node.inode.sparse);
         Ok((self.attr_of(node, None)?, promise.filter(|_| is_settled)))
     }
 
-    /// A directory's marks, under long leases on all of them if `wanted` and they can be had.
+    /// A directory's change stamps, under long delegations on all of them if `wanted` and granted.
     fn marks_under(
         &self,
         directory: u64,
@@ -278,7 +284,8 @@ impl FileSystem {
             Operation::new(partition, listed_under_lease(&key, ChangeStamps::RECORD_LEN))
         });
         let outcomes = match outcomes {
-            // A node that cannot be reached promises nothing, and one that has lost what it knew neither.
+            // A node that cannot be reached grants no delegation, nor does one that has lost its
+            // memory.
             Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Lost) => {
                 return Ok((self.change_stamps(directory)?, None));
             }
@@ -297,8 +304,9 @@ impl FileSystem {
         Ok((marks, DelegationStamp::given(moment, least)))
     }
 
-    /// Names in a directory, under long leases on all of its marks: nobody else makes one that is not among them while the promise
-    /// holds. `None`: nothing was promised, or there are more than about `most`.
+    /// Names in a directory, under long delegations on all of its change stamps: nobody else makes
+    /// one that is not among them while the delegations last. `None`: no delegation was granted, or
+    /// there are more than about `most`.
     fn names_under(&self, directory: u64, most: u32) -> Result<Option<(Names, DelegationStamp)>> {
         let (mark, entries) = (key::change_stamp(directory), key::entries(directory));
         let Some(moment) = self.store().dataset.read_stamp_of_key(&mark) else { return Ok(None) };
@@ -326,7 +334,7 @@ impl FileSystem {
         Ok(DelegationStamp::given(moment, least).map(|promise| (names, promise)))
     }
 
-    /// What the record with this key is about.
+    /// The name or inode that the record with this key is about.
     #[must_use]
     pub fn record_of(&self, key: &[u8]) -> Option<RecordOf> {
         if let Some((parent, name)) = key::parse_entry(key) {
@@ -366,11 +374,11 @@ impl OpenFile {
         }
     }
 
-    /// All names in this directory, and for how long nobody else makes another one. `None`: nothing was promised, or there are more than
-    /// about `most`.
+    /// All names in this directory, and for how long nobody else makes another one. `None`: no
+    /// delegation was granted, or there are more than about `most`.
     ///
     /// # Errors
-    /// As of the nodes that hold the directory.
+    /// As of the nodes with partitions of the directory.
     pub fn names_leased(&self, most: u32) -> Result<Option<(Names, DelegationStamp)>> {
         self.context("list", || self.fs.names_under(self.ino(), most))
     }

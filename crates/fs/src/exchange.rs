@@ -1,8 +1,9 @@
 //! Exchange: two names swap what they name, in one step.
 //!
-//! Within one partition it is one operation. Across partitions it is a move with [`MoveFinish::Swap`]: the first is frozen, one
-//! operation at the second puts the first there and keeps what was there in the verdict, and the end brings that to
-//! where the first was. Meanwhile whoever looks up the first waits.
+//! Within one partition it is one operation. Across partitions it is a move with
+//! [`MoveFinish::Swap`]: the first is frozen, one operation at the second puts the first there and
+//! keeps the inode that was there in the verdict, and the end moves that one to where the first
+//! was. Meanwhile look-ups of the first wait.
 
 use samite_client::{ClientOperation, OwnedOutcome};
 use samite_types::{Epoch, ErrorKind, Result};
@@ -30,7 +31,7 @@ impl ExchangeSide {
 }
 
 impl FileSystem {
-    /// Swaps what is at two names.
+    /// Swaps the files at two names.
     pub(crate) fn exchange(
         &self,
         ctx: &CallerContext,

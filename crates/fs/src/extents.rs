@@ -13,7 +13,7 @@ use crate::store::{RecordStoreView, fail, malformed};
 /// Chunks asked of each partition at once.
 const LIST_LIMIT: u32 = 128;
 
-/// What was learned about the chunks of a file from some chunk on.
+/// Holes and data of a file from some chunk on, as its chunks tell.
 pub struct KnownExtents {
     /// Ranges of bytes in the file that are no holes, in order; those that touch are one.
     pub ranges: Vec<(u64, u64)>,
@@ -64,7 +64,7 @@ impl RecordStoreView {
         Ok(KnownExtents { ranges, next_chunk })
     }
 
-    /// What the chunks of a file take, in units of [`STAT_BLOCK_LEN`].
+    /// The space that the chunks of a file take, in units of [`STAT_BLOCK_LEN`].
     pub fn blocks(&self, ino: u64) -> Result<u64> {
         let (mut blocks, mut first) = (0, 0);
         loop {

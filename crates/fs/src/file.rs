@@ -20,13 +20,13 @@ use crate::{DirHandle, FileAttributes, FileKind, FileSystem, OpenFlags};
 /// How often an operation may find the inode elsewhere than it thought before it gives up.
 const RELOCATIONS_MAX: u32 = 1000;
 
-/// What became of an operation on an inode.
+/// The fate of an operation on an inode.
 pub enum InodeTry {
     /// Took effect.
     Done(List<OwnedResult, 2>),
     /// The inode has another layout; the file knows it now.
     OtherLayout,
-    /// Another guard did not hold; this is the inode as it is.
+    /// Another guard failed; this is the inode as it is.
     Refused(Inode),
     /// The value would grow over its limit.
     TooLarge,
@@ -34,8 +34,9 @@ pub enum InodeTry {
 
 /// An open file or directory. Shared by threads behind an `Arc`; the file offset is the caller's.
 ///
-/// It follows its file when that is renamed, by this process or by another, and keeps it when its last name goes, until
-/// [`OpenFile::close`]. Dropped without, it lets go of the file too, but does not settle it; see [`OpenFile::leave`].
+/// It follows its file when that is renamed, by this process or by another, and keeps it when its
+/// last name goes, until [`OpenFile::close`]. Dropped without, it ends its open reference too, but
+/// does not settle it; see [`OpenFile::leave`].
 pub struct OpenFile {
     pub(crate) fs: FileSystem,
     /// Changes once, when a file that was made without asking turns out to have been there.
@@ -48,11 +49,12 @@ pub struct OpenFile {
     pub(crate) deferred: AtomicBool,
     /// See [`OpenFile::minding`].
     pub(crate) set_id: AtomicU64,
-    /// Token of its hold on the file, 0 for none.
+    /// Token of its open reference, 0 for none.
     hold: AtomicU64,
-    /// The box in which its hold was left with the node.
+    /// The submission-queue entry by which its open reference was left with the node.
     posted: Option<SubmittedEntry>,
-    /// Token of the hold of the process that opened the file, when this one inherited it and took a hold of its own.
+    /// Token of the open reference of the process that opened the file, when this one inherited the
+    /// handle and took a reference of its own.
     inherited: AtomicU64,
     home: RwLock<RecordLocation>,
     layout: AtomicU8,
@@ -61,7 +63,7 @@ pub struct OpenFile {
     pub(crate) kept: SnapshotSlot,
     /// Of a directory.
     path: Option<Box<[u8]>>,
-    /// Of a directory: what it was like under which lease epoch.
+    /// Of a directory: its attributes, and the name-space generation under which they were read.
     directory: Mutex<Option<(Epoch, DirNode)>>,
 }
 
@@ -136,13 +138,13 @@ impl OpenFile {
         }
     }
 
-    /// The same, made by what was left with the node there.
+    /// The same, for a file that was made by early completion.
     pub(crate) const fn submitted(mut self, posted: Option<SubmittedEntry>) -> Self {
         self.posted = posted;
         self
     }
 
-    /// The same, with what opening it brought along.
+    /// The same, with the snapshot that opening it returned.
     pub(crate) fn keeping(mut self, brought: Option<OpenSnapshot>) -> Self {
         self.kept = SnapshotSlot::new(brought);
         self
@@ -293,7 +295,7 @@ impl OpenFile {
         Err(fail(ErrorKind::Busy))
     }
 
-    /// The inode, held for another handle.
+    /// The inode, with an open reference for another handle.
     pub(crate) fn node_to_open(&self) -> Result<FoundInode> {
         for _ in 0..RELOCATIONS_MAX {
             match self.fs.lookup_to_open(&self.location(), NO_LEASE, None)? {
@@ -306,8 +308,9 @@ impl OpenFile {
         Err(fail(ErrorKind::Busy))
     }
 
-    /// Runs an operation on the inode, wherever it is now. `run` makes it for a home, with the given guard (home and
-    /// layout are right) as the first, and lets it reveal the inode.
+    /// Runs an operation on the inode, wherever it is now. `run` makes it for a record location,
+    /// with the given guard (location and layout are right) as the first, and lets it reveal the
+    /// inode.
     pub(crate) fn on_inode(
         &self,
         layout: DataLayout,
@@ -361,7 +364,7 @@ impl OpenFile {
             return Ok(false);
         };
         let layout = match inode.layout {
-            // Whoever works on it next sees that it moves on.
+            // The next operation on it sees that it moves on.
             DataLayout::Moving | DataLayout::Elsewhere => self.layout(),
             layout => layout,
         };
@@ -369,7 +372,7 @@ impl OpenFile {
         Ok(true)
     }
 
-    /// Asks `partition` where the file is held for this handle.
+    /// Asks `partition` for the record with this handle's open reference.
     fn is_held_in(&self, partition: PartitionId) -> Result<bool> {
         match self.fs.store().locate(partition, self.open_reference())? {
             Some(home) => self.is_at(home),
@@ -400,16 +403,16 @@ impl OpenFile {
             && let Some(node) = store.read(&home, NO_LEASE)?
             && node.inode.layout == DataLayout::Moving
         {
-            // An exchange brings it there.
+            // An exchange moves it there.
             return self.fs.await_move(&home);
         }
         Err(fail(ErrorKind::StaleHandle))
     }
 
-    /// Last close of the open file description: settles it, and lets go of the file.
+    /// Last close of the open file description: settles it, and ends the open reference.
     ///
     /// # Errors
-    /// Those of writes that could not be settled.
+    /// Failures of writes that could not be settled.
     pub fn close(&self) -> Result<()> {
         self.context("close", || {
             let was_closed = self.closed.swap(true, Ordering::AcqRel);
@@ -420,7 +423,8 @@ impl OpenFile {
             };
             // Ahead of settling: so both go in one request.
             if !was_closed {
-                // What cannot be told now ends with this process at the latest; no data depend on it.
+                // A reference that cannot be ended now ends with this process at the latest; no
+                // data depend on it.
                 let _ = self.let_go(true);
             }
             let settled = self.settle();
@@ -429,17 +433,18 @@ impl OpenFile {
         })
     }
 
-    /// Another process still uses the open file description: this handle lets go of nothing but what [`OpenFile::reference_again`] took.
+    /// Another process still uses the open file description: this handle ends only the reference
+    /// that [`OpenFile::reference_again`] took.
     pub fn leave(&self) {
         if !self.closed.swap(true, Ordering::AcqRel) && self.inherited.load(Ordering::Acquire) != 0
         {
-            // The hold ends with this process at the latest.
+            // The open reference ends with this process at the latest.
             let _ = self.let_go(false);
         }
     }
 
-    /// Holds the file in the name of this process too. For a handle that was inherited over `fork` or `exec`: the hold that came with
-    /// it ends with the process that opened the file.
+    /// Takes an open reference for this process too. For a handle that was inherited over `fork` or
+    /// `exec`: the reference that came with it ends with the process that opened the file.
     ///
     /// # Errors
     /// `StaleHandle`: it is too late; as of the nodes.
@@ -449,7 +454,8 @@ impl OpenFile {
         }
         let node = self.node_to_open()?;
         let before = self.hold.swap(node.hold, Ordering::AcqRel);
-        // Whoever closes it last lets go for the process that opened it too.
+        // The process that closes it last ends the reference of the process that opened the file
+        // too.
         let _ = self.inherited.compare_exchange(0, before, Ordering::AcqRel, Ordering::Acquire);
         self.settle_at(node.home, node.inode.layout);
         Ok(())
@@ -470,12 +476,12 @@ impl OpenFile {
         is_urgent(&self.location(), self.layout())
     }
 
-    /// Token of its hold on the file; 0 for none.
+    /// Token of its open reference; 0 for none.
     pub(crate) fn open_reference(&self) -> u64 {
         self.hold.load(Ordering::Acquire)
     }
 
-    /// The connection with which this process's hold on the file lives; `None` when it has none.
+    /// The connection with which this process's open reference lives; `None` when it has none.
     #[must_use]
     pub fn reference_connection(&self) -> Option<i32> {
         let partition = self.location().partition;
@@ -486,7 +492,7 @@ impl OpenFile {
         }
     }
 
-    /// `is_last`: nobody holds the description any more.
+    /// `is_last`: no process has the description any more.
     fn let_go(&self, is_last: bool) -> Result<()> {
         if self.open_reference() == 0 {
             return Ok(());
@@ -498,7 +504,7 @@ impl OpenFile {
             let release = ReferenceRelease { partition, token: inherited, ino: 0, is_urgent };
             self.fs.inner.store.release(release)?;
         }
-        // The node need not hear of a hold that it has yet to take.
+        // The node need not hear of an open reference that it has yet to take.
         if let Some(posted) = self.posted
             && self.fs.inner.store.dataset.end_submitted_reference(
                 partition,
@@ -534,7 +540,7 @@ impl FileSystem {
 impl Drop for OpenFile {
     fn drop(&mut self) {
         if *self.deferred.get_mut() {
-            // Nobody is left to hear of a failure but those who ask for late ones.
+            // Nobody is left to hear of a failure but callers of `late_failures`.
             if let Ok(true) = self.leave_deferred() {
                 *self.closed.get_mut() = true;
             }
@@ -543,7 +549,8 @@ impl Drop for OpenFile {
             self.fs.inner.directories.remove(self.ino());
         }
         if !*self.closed.get_mut() {
-            // Nobody is there to hear of a failure; the hold ends with this process at the latest.
+            // Nobody is there to hear of a failure; the open reference ends with this process at
+            // the latest.
             let _ = self.let_go(true).and_then(|()| self.fs.inner.store.flush_urgent());
         }
     }

@@ -1,4 +1,4 @@
-//! The file system as a whole: opening it, inode numbers, leases.
+//! The file system as a whole: opening it, inode numbers, the name-space generation.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::{FileKind, NAME_LEN_MAX, STAT_BLOCK_LEN, StatFs, Timestamp};
 
 /// Inode numbers that a process takes at a time.
 const INO_RANGE: u64 = 1 << 12;
-/// How often a counter may vanish under whoever draws from it.
+/// How often a counter may vanish while a process draws from it.
 const DRAWS_MAX: u32 = 3;
 
 /// How often an operation may find its cached directories out of date before it gives up.
@@ -109,8 +109,8 @@ impl FileSystem {
         &self.inner.store.client
     }
 
-    /// To be called in the child after `fork`, after the client's own: inode numbers and writing marks are one
-    /// process's. Takes no lock.
+    /// To be called in the child after `fork`, after the client's own: inode numbers and writing
+    /// marks belong to one process. Takes no lock.
     pub fn after_fork_child(&self) {
         self.inner.next_ino.store(0, Ordering::Relaxed);
         self.inner.deferred.after_fork_child();
@@ -119,7 +119,8 @@ impl FileSystem {
         self.inner.tokens.store(SystemEntropy.next_u64(), Ordering::Relaxed);
     }
 
-    /// What the nodes say of themselves. Where others have what a node has, one that cannot be reached now is left out.
+    /// The status of all nodes. Where other nodes have the records of a node, too, one that cannot
+    /// be reached now is left out.
     pub(crate) fn statuses(&self) -> Result<Vec<NodeStatus>> {
         let (client, is_mirrored) = (self.client(), self.inner.store.dataset.is_mirrored());
         let map = client.map()?;
@@ -144,7 +145,8 @@ impl FileSystem {
         }
     }
 
-    /// Space of the store, over all nodes, as files can use it: what is held twice takes twice.
+    /// Space of the store, over all nodes, as files can use it: a record on two targets takes twice
+    /// its length.
     ///
     /// # Errors
     /// A node cannot be reached, and no other has what it has.
@@ -196,7 +198,8 @@ impl FileSystem {
         loop {
             let ino = next.load(Ordering::Relaxed);
             if ino.is_multiple_of(INO_RANGE) {
-                // Two threads may each take a range here; the loser's is dropped, which harms nobody.
+                // Two threads may each take a range here; the loser's is dropped, which changes
+                // nothing.
                 let range = self.draw(INO_COUNTER)?;
                 next.store(range * INO_RANGE + 1, Ordering::Relaxed);
             } else if next
@@ -208,8 +211,9 @@ impl FileSystem {
         }
     }
 
-    /// The next number of a counter. One that is not there begins with the time, in milliseconds: it may have died with a node,
-    /// and what it gave out before is not given out again.
+    /// The next number of a counter. One that is not there begins with the time, in milliseconds:
+    /// it may have died with a node, and the numbers that it gave out before are not given out
+    /// again.
     fn draw(&self, counter: &[u8]) -> Result<u64> {
         let partition = self.store().dataset.partition_of(counter);
         for _ in 0..DRAWS_MAX {
@@ -221,7 +225,7 @@ impl FileSystem {
             let start = SystemClock.realtime().as_millis() as u64;
             let start = start.to_le_bytes();
             let begin = Operation::put(partition, counter, &start).guard(Guard::Absent(counter));
-            // Whoever was faster has begun it.
+            // A faster process has begun it.
             self.store().run(begin)?;
         }
         Err(fail(ErrorKind::Busy))
@@ -231,7 +235,8 @@ impl FileSystem {
     /// directory that changed;
     /// `also` adds actions in each partition.
     ///
-    /// The epoch is drawn after the change took effect: whoever knows epoch e sees every change that drew e or less.
+    /// The generation is drawn after the change took effect: a client that knows generation e sees
+    /// every change that drew e or less.
     pub(crate) fn raise_leases<'k>(
         &self,
         key: &[u8],
@@ -247,7 +252,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Runs `attempt` with the newest lease epoch until its cached directories are up to date.
+    /// Runs `attempt` with the newest name-space generation until its cached directories are up to
+    /// date.
     pub(crate) fn under_lease<T>(&self, attempt: impl Fn(Epoch) -> Result<T>) -> Result<T> {
         for _ in 0..LEASE_TRIES_MAX {
             let epoch = self.inner.store.dataset.lease_epoch();
@@ -267,7 +273,7 @@ impl FileSystem {
         }
         let value = new_root(Timestamp::now()).encode();
         let op = Operation::put(home.partition, &home.key, &value).guard(Guard::Absent(&home.key));
-        // A guard that does not hold: another process was faster.
+        // A guard that fails: another process was faster.
         self.store().run(op).map(drop)
     }
 }

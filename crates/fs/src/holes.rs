@@ -1,6 +1,7 @@
 //! Holes: making and finding them, and space for ranges of a file (`fallocate`, `SEEK_HOLE`, `SEEK_DATA`).
 //!
-//! Space is never set aside ahead of writes. What a hole frees are blocks of 64 KiB that lie in it, and chunks as a whole.
+//! Space is never set aside ahead of writes. A hole frees blocks of 64 KiB within it, and chunks as
+//! a whole.
 
 use rustix::fs::FallocateFlags;
 use samite_client::ClientOperation;
@@ -19,7 +20,7 @@ const NAMED_MAX: u64 = 64;
 /// Ranges longer than this are checked against the free space, in bytes.
 const CHECKED_LEN: u64 = 1 << 20;
 
-/// What becomes of the range that [`OpenFile::allocate`] is given.
+/// The new state of the range that [`OpenFile::allocate`] is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocateMode {
     /// It is within the file after: a shorter file grows.
@@ -202,8 +203,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Makes the inode tell of holes; with a length that holds and a new time when data go. False: the file was cut, or has
-    /// another layout.
+    /// Makes the inode tell of holes; with a settled length and a new time when data go. False: the
+    /// file was cut, or has another layout.
     fn note_holes(&self, size: Option<u64>, cuts: u64) -> Result<bool> {
         let (now, cuts) = (Timestamp::now(), cuts.to_le_bytes());
         let tried = self.on_inode(DataLayout::Chunked, |home, guard| {

@@ -18,13 +18,14 @@
 //! | 88 | 8 | writing mark |
 //! | 96 | 8 | removal token of a directory |
 //! | 104 | 8 | device numbers |
-//! | 112 | 1 | 1 when a chunked file may have holes: what it takes has to be asked for |
+//! | 112 | 1 | 1 when a chunked file may have holes: the space that it takes has to be asked for |
 //! | 113 | 1 | semantics of a directory: 0 posix, 1 session, 2 temporary |
 //! | 114 | 6 | zero |
-//! | 120 | 8 | token of whoever took over the spilling of a tail last; 0: nobody ever did |
+//! | 120 | 8 | token of the handle that took over the spilling of a tail last; 0: none ever did |
 //!
-//! Number and layout stand side by side, so that one guard checks that a record is still the home of an inode and how its
-//! data lie. Data of an inline file, the tail of a chunked one and the target of a symbolic link follow the inode.
+//! Number and layout stand side by side, so that one guard checks that a record is still the
+//! location of an inode and how its data lie. Data of an inline file, the tail of a chunked one and
+//! the target of a symbolic link follow the inode.
 
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::op::Action;
@@ -68,7 +69,7 @@ pub const FLAG_NAMEABLE: u8 = 4;
 /// Added to the state of a record whose inode is moving.
 pub const STATE_FROZEN: u8 = 2;
 
-/// Writing mark of a file that several have open for writing: nobody takes it off.
+/// Writing mark of a file that several handles have open for writing: nobody takes it off.
 pub const MARK_SHARED: u64 = u64::MAX;
 
 /// Where the data are.
@@ -83,9 +84,10 @@ pub enum DataLayout {
     Elsewhere = 2,
     /// After the inode, frozen, on their way into chunk 0.
     Converting = 3,
-    /// Frozen: the inode is on its way to another record. What its layout was is in the intent.
+    /// Frozen: the inode is on its way to another record. Its former layout is in the intent.
     Moving = 4,
-    /// In chunk records up to the settled size; what was appended since then, the *tail*, is after the inode.
+    /// In chunk records up to the settled size; the bytes appended since then, the *tail*, are
+    /// after the inode.
     Tailed = 5,
     /// As tailed, but the tail is frozen, on its way into chunks.
     Spilling = 6,
@@ -248,7 +250,7 @@ impl Inode {
     }
 }
 
-/// What `st_blksize` says: programs size their buffers by it.
+/// The preferred unit of I/O that `st_blksize` tells: programs size their buffers by it.
 const BLOCK_LEN_PREFERRED: u32 = 128 << 10;
 
 fn field<const N: usize>(raw: &[u8; INODE_LEN], offset: u32) -> [u8; N] {
@@ -273,7 +275,8 @@ pub fn owner(uid: u32, gid: u32) -> [u8; 8] {
     pair(uid.to_le_bytes(), gid.to_le_bytes())
 }
 
-/// A time that is later than another by more than this, in nanoseconds, was not left by a client that was quicker: somebody has set it.
+/// A time that is later than another by more than this, in nanoseconds, was not left by a faster
+/// client: it was set on purpose.
 const SET_ON_PURPOSE: u64 = 10_000_000_000;
 
 /// When the data change: data and change time. Of two clients the slower does not set them back.
@@ -281,7 +284,8 @@ pub const fn data_changed(key: &[u8], now: Timestamp) -> Action<'_> {
     Action::Advance { key, offset: at::MTIME, count: 2, to: now.0, slack: SET_ON_PURPOSE }
 }
 
-/// When data were changed by `written`, which may be some time ago: whoever set the time since has counted a cut.
+/// When data were changed by `written`, which may be some time ago: a client that has set the time
+/// since has counted a cut.
 pub const fn data_written(key: &[u8], written: Timestamp) -> Action<'_> {
     Action::Advance { key, offset: at::MTIME, count: 2, to: written.0, slack: u64::MAX }
 }

@@ -163,7 +163,8 @@ impl OpenFile {
             }
         }
         self.writing.reached(offset + written as u64);
-        // Another thread may have settled the file in the meantime: then these bytes need a mark of their own.
+        // Another thread may have settled the file in the meantime: then these bytes need a writing
+        // mark of their own.
         self.ensure_marked()?;
         match failed {
             Some(error) if written == 0 => Err(error),
@@ -199,7 +200,8 @@ impl OpenFile {
             if missing_from >= len && in_tail.is_empty() {
                 return Ok(len);
             }
-            // What lay beyond the end when it was read, and within it now, may have been written in between.
+            // Bytes that lay beyond the end when it was read, and lie within it now, may have been
+            // written in between.
             if before.cuts != node.inode.cuts || before.size < end.min(in_chunks(size, &tail)) {
                 parts = self.fs.store().read_chunks(self.ino(), &mut buf[..len], offset)?;
             }

@@ -1,4 +1,4 @@
-//! What a file system is as records: the keys.
+//! A file system as records: the keys.
 //!
 //! | key | value | partition |
 //! |---|---|---|
@@ -7,18 +7,17 @@
 //! | `o` token | inode without a name that a process still has open | that of the name it had last |
 //! | `c` ino chunk-no | file data | the dataset's distribution |
 //! | `w` ino | when the chunks here were last written, as far as it is not settled | those of the file's chunks |
-//! | `f` ino | fence: token of whoever alone may spill the file's tail into chunks here | those of the chunks of a tail that somebody took over |
-//! | `s` directory-ino | seal: the directory is being removed, nothing may be made in it | every partition |
-//! | `t` directory-ino | change mark: when an entry here changed, how many of them are directories | each partition that has or had entries |
+//! | `f` ino | fence: token of the only handle that may spill the file's tail into chunks here | those of the chunks of a tail whose spilling was taken over |
+//! | `s` directory-ino | tombstone: the directory is being removed, nothing may be made in it | every partition |
+//! | `t` directory-ino | change stamp: when an entry here changed, how many of them are directories | each partition that has or had entries |
 //! | `l` ino | key of the entry that a renamed file lives in now | hash of the key |
 //! | `i` key | intent: the entry or inode with this key is moving | that of the key |
 //! | `k` token | verdict on a move | that of the move's destination |
 //! | `x` ino name | extended attribute | hash of `x` ino |
 //! | `n` word | counters and locks of the whole file system | hash of the key |
 //!
-//! Numbers are big-endian, so that key order is number order. Seals, marks and intents lie in the partition of the
-//! entries they
-//! speak of: one operation can check or change both.
+//! Numbers are big-endian, so that key order is number order. Tombstones, change stamps and intents
+//! lie in the partition of the entries they speak of: one operation can check or change both.
 
 use smallvec::SmallVec;
 
@@ -64,7 +63,7 @@ pub fn own(ino: u64) -> Key {
     keyed(b'h', ino, b"")
 }
 
-/// The inode behind the key of its own record or of a directory's marks.
+/// The inode behind the key of its own record or of a directory's change stamps.
 pub fn parse_inode(key: &[u8]) -> Option<u64> {
     let (tag, rest) = key.split_first()?;
     let ino = u64::from_be_bytes(rest.try_into().ok()?);
@@ -97,7 +96,7 @@ pub fn stamp(ino: u64) -> Key {
     keyed(b'w', ino, b"")
 }
 
-/// Who may spill the tail of a file into its chunks in one partition.
+/// Token of the handle that may spill the tail of a file into its chunks in one partition.
 pub fn fence(ino: u64) -> Key {
     keyed(b'f', ino, b"")
 }
@@ -136,7 +135,7 @@ pub fn attribute(ino: u64, name: &[u8]) -> Key {
 
 /// Counter from which processes take ranges of inode numbers.
 pub const INO_COUNTER: &[u8] = b"nino";
-/// Counter from which lease epochs are drawn.
+/// Counter from which name-space generations are drawn.
 pub const LEASE_COUNTER: &[u8] = b"nlease";
 /// Held while a directory moves to another parent, so that two moves cannot make a loop.
 pub const DIRECTORY_MOVE_LOCK: &[u8] = b"nmove";

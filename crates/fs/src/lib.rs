@@ -5,35 +5,41 @@
 //!
 //! # How it is built
 //!
-//! `key.rs` and `inode.rs` say what a file system is as records. `walk.rs` resolves paths over `cache.rs`; `make.rs`,
-//! `removal.rs`,
-//! `rename.rs` and `link.rs` change names, the latter two with `moving.rs`, and directories go with `seal.rs`.
-//! `exchange.rs` swaps names. `holds.rs` keeps open files alive without a name. `file.rs` is an open
-//! file, `io.rs` reads and writes it, `append.rs` appends to its tail (`tail.rs`), `convert.rs` moves its data from the inode to chunks, `size.rs` knows how long it is,
-//! `writing.rs` what a handle wrote and when, `holes.rs` and `extents.rs` where there is nothing. `deferred.rs` keeps new files of temporary
-//! directories until they leave together.
+//! `key.rs` and `inode.rs` define the records of a file system. `walk.rs` resolves paths over
+//! `cache.rs`; `make.rs`, `removal.rs`, `rename.rs` and `link.rs` change names, the latter two with
+//! `moving.rs`, and directories are removed with `tombstone.rs`. `exchange.rs` swaps names.
+//! `open_references.rs` keeps open files alive without a name. `file.rs` is an open file, `io.rs`
+//! reads and writes it, `append.rs` appends to its tail (`tail.rs`), `convert.rs` moves its data
+//! from the inode to chunks, `size.rs` finds out how long it is, `writing.rs` notes which bytes a
+//! handle wrote and when, `holes.rs` and `extents.rs` find where there is nothing. `deferred.rs`
+//! keeps new files of temporary directories until they leave together.
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! - What a call has done is what every later call of any process sees, also in names, sizes and times of directories.
-//! - With the directories of the path known, a create, a stat, an unlink of a file without chunks, a read and a write
-//!   within a chunk
-//!   cost one request each, a close without writes none. Opening, reading and closing a file of up to [`INLINE_LEN_MAX`]
-//!   bytes costs one together: what an open for reading has brought is good for 2 ms, for which others' changes
-//!   wait (`open_snapshot.rs`). Reading at the end of a file or in a hole costs one more, to
-//!   learn the size; so
-//!   does the first write beyond the inode, and the close after it.
-//! - An append of up to 1 MiB less 128 bytes is there whole or not at all, whoever dies, and costs one request; a tail that
-//!   has no room for more goes into chunks, which costs four, or two for what is large.
+//! - The effects of a finished call are seen by every later call of any process, also in names,
+//!   sizes and times of directories.
+//! - With the directories of the path known, a create, a stat, an unlink of a file without chunks,
+//!   a read and a write within a chunk cost one request each, a close without writes none. Opening,
+//!   reading and closing a file of up to [`INLINE_LEN_MAX`] bytes costs one together: an open for
+//!   reading also reads inode and data under a delegation of 2 ms, for which others' changes wait
+//!   (`open_snapshot.rs`). Reading at the end of a file or in a hole costs one more, to learn the
+//!   size; so does the first write beyond the inode, and the close after it.
+//! - An append of up to 1 MiB less 128 bytes is there whole or not at all, whichever process dies,
+//!   and costs one request; a tail that has no room for more goes into chunks, which costs four, or
+//!   two for a large append.
 //! - Holes take no space in units of 64 KiB, and are found in one request per node, however long the file is. The attributes of a file
 //!   with holes cost as much.
-//! - A rename is atomic for those who look up either name. A listing meanwhile can show both names, or none.
+//! - A rename is atomic for look-ups of either name. A listing meanwhile can show both names, or
+//!   none.
 //! - Times of access are not kept up (`noatime`). A write shows its time at once; writes of one handle within 4 ms may show one time until
 //!   the file is closed or synced.
-//! - Where a directory says so ([`FileSemantics`]), less holds: an open file may stay as it was, and new files may be seen late.
-//! - A file that loses its last name lives on for whoever has it open, in any process on any node, until the last close. Its space is
-//!   free after that; when the holders were killed, once somebody sweeps ([`FileSystem::sweep_orphans`]).
-//! - Whoever dies half-way leaves nothing that others cannot finish or undo; they wait up to 2 s for that.
+//! - Where a directory says so ([`FileSemantics`]), less is promised: an open file may stay as it
+//!   was, and new files may be seen late.
+//! - A file that loses its last name lives on for the processes that have it open, in any process
+//!   on any node, until the last close. Its space is free after that; when the holders were killed,
+//!   after a sweep ([`FileSystem::sweep_orphans`]).
+//! - A process that dies half-way leaves nothing that others cannot finish or undo; they wait up to
+//!   2 s for that.
 
 mod ancestry;
 mod append;
@@ -106,7 +112,7 @@ pub const NAME_LEN_MAX: usize = 255;
 pub const PATH_LEN_MAX: usize = 4095;
 /// Most symbolic links followed in one resolution.
 pub const SYMLINKS_MAX: usize = 40;
-/// Most bytes of file data kept inside the inode's record.
+/// Most bytes of file data inside the inode's record.
 pub const INLINE_LEN_MAX: u64 = 8 << 10;
-/// Largest file, in bytes: what 32-bit chunk numbers reach with the smallest chunks.
+/// Largest file, in bytes: the limit of 32-bit chunk numbers with the smallest chunks.
 pub const FILE_LEN_MAX: u64 = 1 << 48;

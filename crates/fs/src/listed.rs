@@ -1,4 +1,4 @@
-//! What a listing shows beside the names, looked up together.
+//! Attributes that a listing shows beside the names, looked up together.
 
 use samite_client::{ClientOperation, OwnedOutcome, OwnedResult, ReadStamp};
 use samite_types::{ErrorKind, Result};
@@ -13,8 +13,9 @@ use crate::store::{LOOKUP_LEN, RecordLocation, malformed};
 use crate::{CallerContext, FileSystem};
 
 impl OpenFile {
-    /// Looks up some names of this directory, in one request to each node and one more for each that takes more than its entry (a directory, a
-    /// file of several names, one that somebody writes to). What is found is what [`FileSystem::look_up_leased`] finds.
+    /// Looks up some names of this directory, in one request to each node and one more for each
+    /// that takes more than its entry (a directory, a file of several names, one that a handle
+    /// writes to). The results are those that [`FileSystem::look_up_leased`] finds.
     ///
     /// # Errors
     /// As of [`FileSystem::look_up_leased`].
@@ -49,7 +50,8 @@ impl OpenFile {
 }
 
 impl FileSystem {
-    /// What an entry that was read, and then leased, says alone; `None`: it takes more.
+    /// The file by an entry that was read, and then delegated, alone; `None`: it takes more
+    /// requests.
     fn in_entry(
         &self,
         home: RecordLocation,

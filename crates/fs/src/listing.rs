@@ -1,8 +1,8 @@
 //! Listing a directory.
 //!
-//! The order is by partition, then by name. The first request asks many partitions for a few entries each, so that a small
-//! directory takes one request per node; what is left of large ones is fetched partition by partition. Memory is that
-//! of one batch.
+//! The order is by partition, then by name. The first request asks many partitions for a few
+//! entries each, so that a small directory takes one request per node; the rest of large ones is
+//! fetched partition by partition. Memory is that of one batch.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -121,10 +121,11 @@ impl DirHandle {
         listing
     }
 
-    /// The next entry, or `None` at the end. Holds one batch of entries at a time.
+    /// The next entry, or `None` at the end. Keeps one batch of entries at a time.
     ///
     /// # Errors
-    /// As of the nodes that hold the directory. `Lost`, after all entries that are there: others may have been lost with a node that died.
+    /// As of the nodes with partitions of the directory. `Lost`, after all entries that are there:
+    /// others may have been lost with a node that died.
     pub fn next_entry(&mut self) -> Result<Option<DirEntry>> {
         match self.cookie {
             0 => return Ok(Some(self.dot(b".", self.ino, DOT))),
@@ -171,7 +172,8 @@ impl DirHandle {
         Ok(self.next_entry()?.is_some())
     }
 
-    /// An entry as it is when the rename that it is in, if any, is over: whoever began it may have died. `None`: it has another name now.
+    /// An entry as it is when the rename that it is in, if any, is over: the client that began it
+    /// may have died. `None`: it has another name now.
     fn settled(&self, partition: u32, entry: OwnedEntry) -> Result<Option<OwnedEntry>> {
         if entry.value.get(at::LAYOUT as usize) != Some(&(DataLayout::Moving as u8)) {
             return Ok(Some(entry));

@@ -7,7 +7,7 @@ use samite_wire::lock::{LockAnswer, LockCall, LockHolder, LockRequest};
 
 use crate::FileSystem;
 
-/// Whose locks on which file.
+/// The owner of locks on a file, and the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockPlace {
     /// Inode number.
@@ -41,13 +41,13 @@ pub struct FileLocks {
 }
 
 impl FileSystem {
-    /// A new holder of locks.
+    /// A new owner of locks.
     #[must_use]
     pub fn locks(&self) -> FileLocks {
         FileLocks { fs: self.clone(), locker: LockSession::new(self.client()) }
     }
 
-    /// The holder of locks that another process calls `id` ([`FileLocks::id`]).
+    /// The owner of locks that another process calls `id` ([`FileLocks::id`]).
     #[must_use]
     pub fn locks_of(&self, id: u64) -> FileLocks {
         FileLocks { fs: self.clone(), locker: LockSession::with_id(self.client(), ClientId(id)) }
@@ -115,7 +115,7 @@ impl FileLocks {
         self.locker.begin(self.take(place, wanted))
     }
 
-    /// Lets go of what the owner holds of `range`.
+    /// Ends the locks that the owner has within `range`.
     ///
     /// # Errors
     /// As [`FileLocks::try_lock`].
@@ -123,7 +123,7 @@ impl FileLocks {
         self.ask(&self.request(place, LockCall::Release { range })).map(drop)
     }
 
-    /// Who is in the way of a lock.
+    /// The lock that is in the way of another.
     ///
     /// # Errors
     /// As [`FileLocks::try_lock`].
@@ -156,7 +156,8 @@ impl FileLocks {
         self.locker.descriptors()
     }
 
-    /// In the child of a fork: closes what was inherited, so that the locks are the parent's alone. Takes no lock.
+    /// In the child of a fork: closes the inherited connection, so that the locks are the parent's
+    /// alone. Takes no lock.
     pub fn abandon(&self) {
         self.locker.abandon();
     }

@@ -16,7 +16,7 @@ use crate::store::{FoundInode, LOOKUP_LEN, RecordLocation, fail};
 use crate::walk::{LOOKUPS_MAX, PathWalk, SEARCH, WRITE, WalkEnd};
 use crate::{CallerContext, FileKind, FileSemantics, FileSystem, PATH_LEN_MAX, Timestamp};
 
-/// What is to be made.
+/// The entry that is to be made.
 pub struct NewInode<'a> {
     pub kind: FileKind,
     pub perm: u32,
@@ -58,7 +58,7 @@ impl<'a> NewInode<'a> {
     }
 }
 
-/// What came of it.
+/// The outcome of making it.
 pub enum MadeInode {
     /// It is there now.
     New(FoundInode),
@@ -66,9 +66,9 @@ pub enum MadeInode {
     Exists(FoundInode),
 }
 
-/// What came of asking for that.
+/// The outcome of asking for it.
 enum MakeAnswer {
-    /// It is there now, and perhaps the caller has a lease on it, or it was only left with the node.
+    /// It is there now; the caller may have a delegation on it, or it was only left with the node.
     Made(Option<DelegationStamp>, Option<SubmittedEntry>),
     /// This was there before.
     Exists(FoundInode),
@@ -79,15 +79,15 @@ enum MakeAnswer {
 struct NewEntry<'e> {
     home: &'e RecordLocation,
     value: &'e [u8],
-    /// Where the seal of its directory would be.
+    /// Where the tombstone of its directory would be.
     seal: &'e [u8],
     mark: &'e EntryMark,
-    /// Holds the file from the beginning; 0: nothing does.
+    /// Token of an open reference from the beginning; 0: none.
     hold: u64,
 }
 
 impl NewEntry<'_> {
-    /// Makes it if there is no such entry, with a lease if one is wanted.
+    /// Makes it if there is no such entry, with a delegation if one is wanted.
     fn making(&self, is_directory: bool, leases: bool) -> Operation<'_> {
         let key = &self.home.key;
         let mut op = Operation::put(self.home.partition, key, self.value).guard(Guard::Absent(key));
@@ -217,7 +217,7 @@ impl FileSystem {
         if inode.is_directory() {
             self.inner.cache.insert(walk.epoch, &home.key, DirNode::of(&inode));
         }
-        // The version is not asked for: whoever needs it reads the record again.
+        // The version is not asked for: a caller that needs it reads the record again.
         let data_len = new.data.len() as u64;
         Ok(MadeInode::New(FoundInode {
             home,
@@ -270,13 +270,13 @@ impl FileSystem {
         Err(fail(ErrorKind::Busy))
     }
 
-    /// From when on changes of what is made can be told, if a lease on it is wanted.
+    /// From when on changes of the new file can be told, if a delegation on it is wanted.
     fn moment_for(&self, walk: &PathWalk<'_>, home: &RecordLocation) -> Option<ReadStamp> {
         walk.leases.then(|| self.store().dataset.read_stamp(home.partition)).flatten()
     }
 
-    /// Leaves it to the node to make a file, and to give a lease on it if one is wanted. `None`: that cannot be done that way now, or there is one
-    /// already; nothing was done.
+    /// Leaves it to the node to make a file, and to grant a delegation on it if one is wanted.
+    /// `None`: that cannot be done that way now, or there is one already; nothing was done.
     fn post_entry(
         &self,
         walk: &PathWalk<'_>,

@@ -1,24 +1,25 @@
-//! Moving an inode to another record, in any partition, so that nothing is lost or doubled whoever dies.
+//! Moving an inode to another record, in any partition, so that nothing is lost or doubled
+//! whichever process dies.
 //!
-//! 1. *Freeze*: the source's layout becomes [`DataLayout::Moving`] and an **intent** is put beside it. From now on every
-//!    operation on
-//!    the inode fails its identity guard, and whoever made it waits for the move to end.
-//! 2. *Decide*: one operation at the destination puts the copy there together with a **verdict** record. This is the
-//!    moment at which
-//!    the move happens.
+//! 1. *Freeze*: the source's layout becomes [`DataLayout::Moving`] and an **intent** is put beside
+//!    it. From now on every operation on the inode fails its identity guard, and its caller waits
+//!    for the move to end.
+//! 2. *Decide*: one operation at the destination puts the copy there together with a **verdict**
+//!    record. This is when the move happens.
 //! 3. *Finish*: the source and the intent go (or the source becomes a pointer to the destination).
 //! 4. The verdict goes.
 //!
-//! Someone who has waited too long recovers from the intent alone: he tries to put the verdict "no". If it goes in,
-//! the move can not
-//! happen any more, and he thaws the source. If there is a verdict already, he does what it says. A "no" stays until
-//! the mover itself has seen it: a slow mover can never decide after a recovery.
+//! A client that has waited too long recovers from the intent alone: it tries to put the verdict
+//! "no". If it goes in, the move can not happen any more, and the client thaws the source. If there
+//! is a verdict already, the client follows it. A "no" stays until the mover itself has seen it: a
+//! slow mover can never decide after a recovery.
 //!
-//! Who holds the inode ([`crate::open_references`]) moves with it: the freeze tells who they are, the decision lets them hold the
-//! destination, and the finish ends the holds of those who have let go of the source in between.
+//! The open references of the inode ([`crate::open_references`]) move with it: the freeze lists
+//! them, the decision makes them at the destination, and the finish ends those that were ended at
+//! the source in between.
 //!
-//! An exchange is a move whose decision also takes the value that was at the destination into the verdict, from where the
-//! finish brings it to the source.
+//! An exchange is a move whose decision also takes the value at the destination into the verdict,
+//! from where the finish moves it to the source.
 
 use std::cell::OnceCell;
 use std::time::Duration;
@@ -35,7 +36,7 @@ use crate::removal::first_value;
 use crate::store::{FoundInode, RecordLocation, malformed};
 use crate::{FileSystem, Timestamp};
 
-/// How long an intent, a seal or a lock may stand still before others take its owner for dead.
+/// How long an intent, a tombstone or a lock may stand still before others take its owner for dead.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Time between two looks at what one waits for.
@@ -44,7 +45,7 @@ const LOOK_EVERY: Duration = Duration::from_micros(100);
 const YES: &[u8] = &[1];
 const NO: &[u8] = &[0];
 
-/// What becomes of the source in the end.
+/// The fate of the source in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum MoveFinish {
@@ -52,7 +53,8 @@ pub enum MoveFinish {
     Delete = 0,
     /// It becomes a pointer ([`DataLayout::Elsewhere`]).
     Point = 1,
-    /// What was at the destination, or a whiteout, comes here. Until then its value is in the verdict.
+    /// The inode that was at the destination, or a whiteout, comes here. Until then its value is in
+    /// the verdict.
     Swap = 2,
 }
 
@@ -67,8 +69,8 @@ impl MoveFinish {
     }
 }
 
-/// A move, as its intent describes it: token, layout of the source, [`MoveFinish`], whether it is a directory, key of the
-/// destination with its length, and who held the source.
+/// A move, as its intent describes it: token, layout of the source, [`MoveFinish`], whether it is a
+/// directory, key of the destination with its length, and the open references of the source.
 #[derive(Clone, Debug)]
 pub struct MoveIntent {
     pub token: u64,
@@ -78,11 +80,11 @@ pub struct MoveIntent {
     pub is_directory: bool,
     pub destination: RecordLocation,
     keys: MoveKeys,
-    /// Who held the source when it was frozen.
+    /// The open references of the source when it was frozen.
     holders: OnceCell<Vec<u8>>,
 }
 
-/// What operations of a move refer to.
+/// The records and values that operations of a move refer to.
 #[derive(Clone, Debug)]
 struct MoveKeys {
     token: [u8; 8],
@@ -99,7 +101,7 @@ const INTENT_HEADER_LEN: usize = 13;
 pub enum MoveDecision {
     /// The move happened.
     Done(OwnedOutcome),
-    /// One of the caller's own guards did not hold: which one, from 0. The source is as it was.
+    /// One of the caller's own guards failed: which one, from 0. The source is as it was.
     Refused(usize),
     /// Somebody took the mover for dead. The source is as it was; try again.
     Recovered,
@@ -208,7 +210,7 @@ impl FileSystem {
             return Err(malformed());
         };
         if !holders.is_empty() {
-            // Whoever finishes the move has to know of them.
+            // The process that finishes the move has to know of them.
             let add = Action::Append {
                 key: intent_key,
                 data: ValueData::Inline(&holders),
@@ -245,8 +247,9 @@ impl FileSystem {
         self.store().run(Operation::put(home.partition, &home.key, &destination.key)).map(drop)
     }
 
-    /// Decides a move whose source is frozen: `value` goes to the destination if `guards` hold; `actions` run in the same
-    /// operation, before it. Then finishes it, or thaws the source.
+    /// Decides a move whose source is frozen: `value` goes to the destination if no one of `guards`
+    /// fails; `actions` run in the same operation, before it. Then finishes it, or thaws the
+    /// source.
     pub(crate) fn decide<'k>(
         &self,
         decided: &'k MoveIntent,
@@ -359,7 +362,7 @@ impl FileSystem {
         first_value(self.store().run(op)?.into_results("who holds it")?)
     }
 
-    /// Those who have let go of the source since it was frozen hold nothing at the destination either.
+    /// References that were ended at the source since it was frozen end at the destination, too.
     fn release_missing(&self, decided: &MoveIntent, left: &[u8]) -> Result<()> {
         let of = |list: &[u8]| list.as_chunks::<HOLDER_LEN>().0.to_vec();
         let left = of(left);
@@ -399,7 +402,7 @@ impl FileSystem {
         self.end(decided, op).map(drop)
     }
 
-    /// Runs `op` at the source and removes the intent, unless somebody else has done it.
+    /// Runs `op` at the source and removes the intent, unless another client has done it.
     fn end<'k>(&self, decided: &'k MoveIntent, mut op: Operation<'k>) -> Result<OwnedOutcome> {
         let MoveKeys { token, intent, .. } = &decided.keys;
         op.guards.push(Guard::BytesAre { key: intent, offset: 0, bytes: token });
@@ -462,9 +465,9 @@ fn state(home: &RecordLocation, is_directory: bool, is_frozen: bool) -> Action<'
     Action::Write { key: &home.key, offset: at::STATE, data: ValueData::Inline(state) }
 }
 
-/// Sleeps for a moment.
+/// Sleeps for a short time.
 pub fn pause() {
     let nap = rustix::time::Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as i64 };
-    // Woken early by a signal: the caller looks again, which does no harm.
+    // Woken early by a signal: the caller looks again, which is always safe.
     let _ = rustix::thread::nanosleep(&nap);
 }

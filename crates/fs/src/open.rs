@@ -149,7 +149,8 @@ impl FileSystem {
         Ok(self.open_node(ctx, node, flags, (path, epoch))?.keeping(brought))
     }
 
-    /// Opens what was found and is held; `path` is a directory's, and `epoch` the lease epoch at which it was found, if that is known.
+    /// Opens a file that was found, with its open reference; `path` is a directory's, and `epoch`
+    /// the name-space generation at which it was found, if that is known.
     pub(crate) fn open_node(
         &self,
         ctx: &CallerContext,

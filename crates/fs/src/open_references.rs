@@ -1,11 +1,13 @@
-//! Holds: an open file lives on without a name.
+//! Open references: an open file lives on without a name.
 //!
-//! Opening a file puts a hold on the record of its inode, in the operation that finds or makes it. Whoever takes the last name of a
-//! file that is held leaves its record under an *orphan's* key in the same partition, and the holds follow; a handle that does not
-//! find its file any more asks where its hold is. Closing lets go of it, which costs no request of its own: releases
-//! wait here for the next request to their node, or, where new files are left with the node and nothing is asked for, leave by themselves and are not waited
-//! for. Whoever lets go of an orphan last removes it. What nobody is left to remove, for
-//! its holders died, is swept ([`crate::FileSystem::sweep_orphans`]).
+//! Opening a file makes an open reference on the record of its inode, in the operation that finds
+//! or makes it. An unlink of the last name of an open file leaves its record under an *orphan's*
+//! key in the same partition, and the references follow; a handle that does not find its file any
+//! more asks where its reference is. Closing ends the reference, which costs no request of its own:
+//! releases wait here for the next request to their node, or, where new files are left with the
+//! node and nothing is asked for, leave by themselves and are not waited for. The process that ends
+//! the last reference to an orphan removes it. A leaked orphan, whose holders died, is swept
+//! ([`crate::FileSystem::sweep_orphans`]).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,15 +29,15 @@ const RIDE_LEN: usize = 32;
 const WAIT_LEN_MAX: usize = 64;
 /// Requests with releases under way at most.
 const FLIGHTS_MAX: usize = 4;
-/// Bytes of a hold in a list of holders.
+/// Bytes of an open reference in a list of references.
 pub const HOLDER_LEN: usize = 16;
 /// Orphans that one look at a partition finds.
 const SWEEP_AT_ONCE: u32 = 256;
 
-/// A hold that is to end.
+/// An open reference that is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReferenceRelease {
-    /// Where the hold was when it was last heard of.
+    /// Where the reference was when it was last looked up.
     pub partition: PartitionId,
     pub token: u64,
     pub ino: u64,
@@ -69,7 +71,7 @@ impl ReleaseQueue {
         queue.len() >= WAIT_LEN_MAX
     }
 
-    /// Takes those that `pick` wants.
+    /// Takes the releases that `pick` selects.
     fn take(&self, pick: impl Fn(&ReferenceRelease) -> bool) -> Vec<ReferenceRelease> {
         if self.len.load(Ordering::Acquire) == 0 {
             return Vec::new();
@@ -94,7 +96,7 @@ impl ReleaseQueue {
                 && self.lock_underway().iter().any(|sent| is_there(&sent.releases))
     }
 
-    /// Takes all that was sent, if `pick` wants any of it.
+    /// Takes all that was sent, if `pick` selects any of it.
     fn take_underway(&self, pick: impl Fn(&ReferenceRelease) -> bool) -> VecDeque<PendingReleases> {
         if !self.is_underway.load(Ordering::Acquire) {
             return VecDeque::new();
@@ -107,7 +109,7 @@ impl ReleaseQueue {
         std::mem::take(&mut underway)
     }
 
-    /// Keeps what was sent. Returns the oldest if that is too much.
+    /// Keeps the request that was sent. Returns the oldest if there are too many.
     fn keep(&self, sent: PendingReleases) -> Option<PendingReleases> {
         let mut underway = self.lock_underway();
         self.is_underway.store(true, Ordering::Release);
@@ -119,7 +121,8 @@ impl ReleaseQueue {
         self.underway.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// In the child of a fork: what waits is the parent's to send, and what was sent is answered there. Waits for no lock.
+    /// In the child of a fork: releases that wait are the parent's to send, and releases that were
+    /// sent are answered there. Waits for no lock.
     fn forget(&self) {
         if let Ok(mut underway) = self.underway.try_lock() {
             // The connections are the parent's.
@@ -147,15 +150,15 @@ impl ReleaseQueue {
     }
 }
 
-/// What says where the hold is and ends it.
+/// The operation that finds an open reference and ends it.
 fn letting_go<'k>(release: &ReferenceRelease) -> Operation<'k> {
     let token = release.token;
     Operation::new(release.partition, [Action::Locate { token }, Action::Release { token }])
 }
 
 impl RecordStoreView {
-    /// Carries out one operation. What a caller has to handle (a guard, a missing record, a full inode) stays
-    /// an outcome; every other failure is an error.
+    /// Carries out one operation. A failure that a caller has to handle (a guard, a missing record,
+    /// a full inode) stays an outcome; every other failure is an error.
     pub fn run<'k>(&self, op: impl Into<ClientOperation<'k>>) -> Result<OwnedOutcome> {
         if self.releases.are_due() {
             let op = op.into();
@@ -169,7 +172,8 @@ impl RecordStoreView {
     pub fn run_removal(&self, op: ClientOperation<'_>) -> Result<OwnedOutcome> {
         let partition = op.operation.partition;
         self.land(|release| release.partition == partition);
-        // All that can travel with it: what waits for another partition would keep the next removal there from being posted.
+        // All releases that can travel with it: one that waits for another partition would keep the
+        // next removal there from early completion.
         self.run_behind(self.riders(partition), op)
     }
 
@@ -196,7 +200,7 @@ impl RecordStoreView {
         ops.splice(0..0, before.iter().map(|one| ClientOperation::new(letting_go(one))));
         let mut outcomes = self.dataset.execute(&mut ops, self.client.deadline())?;
         let results = outcomes.split_off(before.len());
-        // What was asked for is done; an orphan that stays is swept later.
+        // The requested operation is done; an orphan that stays is swept later.
         let _ = self.let_go(&before, outcomes);
         results.into_iter().map(expected).collect()
     }
@@ -219,13 +223,14 @@ impl RecordStoreView {
         expected(last)
     }
 
-    /// Ends a hold: soon, or at once when it `is_urgent`.
+    /// Ends an open reference: soon, or at once when it `is_urgent`.
     pub fn release(&self, release: ReferenceRelease) -> Result<()> {
         let is_full = self.releases.push(release);
         if is_full { self.flush_releases(|_| true) } else { Ok(()) }
     }
 
-    /// Sends what is due, and does not wait for the answers, but for those to what was sent long before.
+    /// Sends the releases that are due, and waits only for the answers to those that were sent long
+    /// before.
     pub fn send_releases(&self) {
         if !self.releases.are_due() {
             return;
@@ -249,19 +254,19 @@ impl RecordStoreView {
         }
     }
 
-    /// Waits for the answers to what was sent, if `pick` wants any of it.
+    /// Waits for the answers to what was sent, if `pick` selects any of it.
     fn land(&self, pick: impl Fn(&ReferenceRelease) -> bool) {
         self.releases.take_underway(pick).into_iter().for_each(|underway| self.see_to(underway));
     }
 
     fn see_to(&self, PendingReleases { releases, answers }: PendingReleases) {
-        // What was asked for is done; an orphan that stays is swept later.
+        // The requested operation is done; an orphan that stays is swept later.
         let _ = answers
             .wait_by(self.client.deadline())
             .and_then(|outcomes| self.let_go(&releases, outcomes));
     }
 
-    /// Sends what waits and `pick` wants: one request per node.
+    /// Sends the waiting releases that `pick` selects: one request per node.
     pub fn flush_releases(&self, pick: impl Fn(&ReferenceRelease) -> bool) -> Result<()> {
         self.land(&pick);
         let releases = self.releases.take(pick);
@@ -274,7 +279,7 @@ impl RecordStoreView {
         self.let_go(&releases, outcomes)
     }
 
-    /// Sends those that cannot wait.
+    /// Sends the urgent releases.
     pub fn flush_urgent(&self) -> Result<()> {
         self.flush_releases(|release| release.is_urgent)
     }
@@ -284,7 +289,8 @@ impl RecordStoreView {
         self.releases.forget();
     }
 
-    /// After releases: removes orphans that nobody holds any more, and follows holds that have moved.
+    /// After releases: removes orphans without open references, and follows references that have
+    /// moved.
     fn let_go(&self, releases: &[ReferenceRelease], outcomes: Vec<OwnedOutcome>) -> Result<()> {
         for (release, outcome) in releases.iter().zip(outcomes) {
             if !self.let_go_one(release, outcome)? {
@@ -294,7 +300,7 @@ impl RecordStoreView {
         Ok(())
     }
 
-    /// False: there is no such hold.
+    /// False: there is no such open reference.
     fn let_go_one(&self, release: &ReferenceRelease, outcome: OwnedOutcome) -> Result<bool> {
         let results = match outcome {
             OwnedOutcome::Done(results) => results,
@@ -317,7 +323,8 @@ impl RecordStoreView {
         Ok(true)
     }
 
-    /// The file has moved to another partition since its handle last looked: ends the hold there.
+    /// The file has moved to another partition since its handle last looked: ends the reference
+    /// there.
     fn follow_hold(&self, release: &ReferenceRelease) -> Result<()> {
         if release.ino == 0 {
             return Ok(());
@@ -348,7 +355,7 @@ impl RecordStoreView {
         Ok(partitions)
     }
 
-    /// The record that is held under `token` in `partition`.
+    /// The record in `partition` with the open reference `token`.
     pub fn locate(&self, partition: PartitionId, token: u64) -> Result<Option<RecordLocation>> {
         if token == 0 {
             return Ok(None);
@@ -365,7 +372,7 @@ impl RecordStoreView {
         }
     }
 
-    /// Removes an orphan, unless somebody holds it. Whether it went.
+    /// Removes an orphan, unless it has open references. Whether it went.
     pub fn remove_orphan(&self, home: &RecordLocation) -> Result<bool> {
         let key = &home.key;
         let op = Operation::new(
@@ -394,7 +401,7 @@ impl RecordStoreView {
                 self.remove_chunks(inode.ino, size)?;
             }
             DataLayout::Converting => self.remove_chunks(inode.ino, Some(1))?,
-            // How much of the tail is there already, nobody knows.
+            // How much of the tail is there already, is unknown.
             DataLayout::Spilling => self.remove_chunks(inode.ino, None)?,
             // Only a pointer: the inode is somewhere else.
             DataLayout::Elsewhere => return Ok(()),
@@ -412,10 +419,11 @@ impl RecordStoreView {
     }
 }
 
-/// What a `Get` of an inode and the `Detach` of its record, the first two actions of an operation, found.
+/// The results of a `Get` of an inode and the `Detach` of its record, the first two actions of an
+/// operation.
 pub struct RemovedInode {
     value: Vec<u8>,
-    /// Somebody holds it.
+    /// It has open references.
     pub is_kept: bool,
 }
 
@@ -438,8 +446,8 @@ impl RemovedInode {
 }
 
 impl FileSystem {
-    /// Removes files without a name that nobody has open any more: those whose holders were killed. Asks each node whether it has any,
-    /// and looks for them only then. Returns how many went.
+    /// Removes leaked orphans: files without a name whose holders were killed. Asks each node
+    /// whether it has any, and looks for them only then. Returns how many went.
     ///
     /// # Errors
     /// As of the nodes.

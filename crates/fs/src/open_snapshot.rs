@@ -1,8 +1,10 @@
-//! What opening a file brought along: its inode and the data in it, good for a moment.
+//! The open-time snapshot: inode and data of a file, read by the operation that opened it, and
+//! valid for a short time.
 //!
-//! Opening for reading asks for a lease in the same operation. While it lasts nobody else's change takes effect, and this process's own
-//! changes are counted ([`samite_client::Dataset::is_current`]): what was read is what a node would answer. So opening, reading
-//! and closing a small file is one request.
+//! Opening for reading asks for a delegation in the same operation. While it lasts nobody else's
+//! change takes effect, and this process's own changes are counted
+//! ([`samite_client::Dataset::is_current`]): the snapshot is the same as a node would answer. So
+//! opening, reading and closing a small file is one request.
 //!
 //! In a directory with [`FileSemantics::Session`] it is good until the file is closed, or this process changes something.
 
@@ -19,11 +21,11 @@ use crate::store::{FoundInode, LOOKUP_LEN, NO_LEASE, RecordLocation, fail};
 use crate::walk::LOOKUPS_MAX;
 use crate::{FileKind, FileSemantics, FileSystem, INLINE_LEN_MAX, OpenFile};
 
-/// Term of the lease that an open asks for: long enough for the first calls after it, and as long as a writer may have to
-/// wait for a reader who has died.
+/// Term of the delegation that an open asks for: long enough for the first calls after it, and as
+/// long as a writer may have to wait for a reader that has died.
 const OPEN_TERM: Duration = Duration::from_millis(2);
 
-/// An inode with its data, under a lease.
+/// An inode with its data, under a delegation.
 pub struct OpenSnapshot {
     promise: DelegationStamp,
     node: FoundInode,
@@ -31,7 +33,7 @@ pub struct OpenSnapshot {
     value: Vec<u8>,
 }
 
-/// Place for what an open brought along; emptied when it is of no use any more.
+/// Place for an open-time snapshot; emptied when it is of no use any more.
 #[derive(Default)]
 pub struct SnapshotSlot {
     is_there: AtomicBool,
@@ -46,12 +48,12 @@ impl SnapshotSlot {
         }
     }
 
-    /// What `pick` makes of it, if it still holds.
+    /// The result of `pick` on it, if it is still valid.
     fn get<T>(&self, fs: &FileSystem, pick: impl FnOnce(&OpenSnapshot) -> Option<T>) -> Option<T> {
         if !self.is_there.load(Ordering::Relaxed) {
             return None;
         }
-        // Never waited for: another thread may have held it when this process was forked off.
+        // Never waited for: another thread may have held the lock when this process was forked off.
         let mut brought = match self.brought.try_lock() {
             Ok(brought) => brought,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -89,7 +91,8 @@ impl OpenFile {
 }
 
 impl FileSystem {
-    /// As [`FileSystem::lookup_location`], for a file that is about to be opened, and perhaps read: what is found is held.
+    /// As [`FileSystem::lookup_location`], for a file that is about to be opened, and perhaps read:
+    /// with an open reference on what is found.
     pub(crate) fn lookup_to_open(
         &self,
         home: &RecordLocation,
@@ -134,7 +137,7 @@ impl FileSystem {
         Err(fail(ErrorKind::Busy))
     }
 
-    /// What was looked up is not opened after all.
+    /// The file that was looked up is not opened after all.
     pub(crate) fn let_go(&self, node: &FoundInode) -> Result<()> {
         if node.hold == 0 {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What happens when someone dies half-way: the others go on.
+//! Processes die half-way: the others go on.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 use samite_client::{Client, ClientOperation, OwnedOutcome};
@@ -15,7 +15,7 @@ use crate::{CallerContext, FileSystem, OpenFile, OpenFlags, RenameFlags, Timesta
 
 struct Rig {
     fs: FileSystem,
-    /// What another process sees.
+    /// The file system as another process sees it.
     other: FileSystem,
     _cluster: LocalCluster,
 }
@@ -237,7 +237,7 @@ fn an_exchange_that_was_decided_is_finished() {
     );
     assert!(rig.fs.store().run(decide).unwrap().is_done());
     assert_eq!(get(&rig.other, b"/to"), b"data");
-    // The handle finds its file where the end of the exchange brings it.
+    // The handle finds its file where the end of the exchange moves it.
     held.write_at(b"OTHER", 0).unwrap();
     assert_eq!(get(&rig.other, b"/from"), b"OTHER");
     assert_eq!(get(&rig.fs, b"/from"), b"OTHER");
@@ -268,7 +268,7 @@ fn a_directory_that_was_removed_without_word_stays_removed() {
     rig.other.stat(&ctx(), b"/d/f", true).unwrap_err();
     let sealed = rig.fs.set_tombstone(&home, ino, NO_LEASE).unwrap();
     assert!(rig.fs.delete_sealed(&sealed, Timestamp::now()).unwrap().is_some());
-    // The remover dies here, before it revokes leases.
+    // The remover dies here, before it raises the name-space generation.
     let made = rig.other.open_file(&ctx(), b"/d/f", OpenFlags::creating(), 0o644);
     assert_eq!(made.unwrap_err().kind(), ErrorKind::NotFound);
     rig.other.mkdir(&ctx(), b"/d", 0o755).unwrap();
@@ -375,7 +375,7 @@ fn a_cut_that_an_append_overtakes_cuts_that_too() {
         assert!(!cutter.cut_found(&node, size.min(10), size).unwrap(), "it is longer by now");
         cutter.truncate(size.min(10)).unwrap();
         ends_clean(&rig.fs, start.min(10));
-        // What follows is not taken for what is there already.
+        // A later write is not taken for bytes that are there already.
         file.append(&vec![3; appended]).unwrap();
         assert!(get(&rig.other, b"/f") == [vec![1; start.min(10)], vec![3; appended]].concat());
     }
@@ -385,9 +385,9 @@ fn a_cut_that_an_append_overtakes_cuts_that_too() {
 enum Overtaken {
     /// Between freezing the tail and writing it into chunks.
     Freezing,
-    /// Between taking over from whoever froze it and writing it.
+    /// Between taking over from the handle that froze it and writing it.
     TakingOver,
-    /// As the first, by one who cuts the frozen tail off.
+    /// As the first, by a process that cuts the frozen tail off.
     ByCut,
 }
 

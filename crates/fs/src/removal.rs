@@ -77,7 +77,8 @@ impl FileSystem {
             op.actions.extend(mark.actions(0).filter(|_| marks));
             let outcome =
                 match self.store().run_removal(ClientOperation::new(op).under_lease(epoch)) {
-                    // Removing must work on a full target, where there may be no room for the first mark.
+                    // Removing must work on a full target, where there may be no room for the first
+                    // change stamp.
                     Err(error) if error.kind() == ErrorKind::NoSpace && marks => {
                         marks = false;
                         continue;
@@ -103,8 +104,9 @@ impl FileSystem {
         Err(fail(ErrorKind::Busy))
     }
 
-    /// Leaves it to the node to remove a name with which goes nothing but its record, or that of a file which somebody has open. `false`: that is not
-    /// so, or cannot be done that way now; nothing was done.
+    /// Leaves the removal of a name in a submission queue, where only its record goes, or where its
+    /// file has open references. `false`: that is not so, or cannot be done that way now; nothing
+    /// was done.
     fn post_removal(
         &self,
         home: &RecordLocation,
@@ -132,13 +134,13 @@ impl FileSystem {
         })
     }
 
-    /// After what was an entry of a file is one no more.
+    /// After the removal of a record that was the entry of a file.
     pub(crate) fn clean_up(&self, removed: &RemovedInode) -> Result<()> {
         let inode = removed.inode()?;
         if inode.layout == DataLayout::Elsewhere {
             self.drop_link(inode.ino)
         } else if removed.is_kept {
-            // Whoever closes it last removes it.
+            // The process that closes it last removes it.
             Ok(())
         } else {
             self.store().free(&inode)
@@ -164,7 +166,7 @@ impl FileSystem {
         if Inode::decode(&first_value(results)?)?.nlink > 1 {
             return Ok(());
         }
-        // Unless somebody made another link from an open handle.
+        // Unless another process made a link from an open handle.
         let orphan = key::orphan(self.token());
         let op = Operation::new(home.partition, take_away(&home.key, &orphan))
             .guard(Guard::BytesAre { key: &home.key, offset: at::NLINK, bytes: &[0; 8] });
@@ -236,7 +238,8 @@ impl FileSystem {
         Ok((sealed.ino, now))
     }
 
-    /// Removes the entry of a sealed directory. `None`: somebody took this process for dead and stopped the removal.
+    /// Removes the entry of a directory that has tombstones. `None`: another process took this one
+    /// for dead and stopped the removal.
     pub(crate) fn delete_sealed(
         &self,
         sealed: &DirectoryTombstone,
@@ -276,7 +279,7 @@ pub fn check_sticky(ctx: &CallerContext, dir: DirNode, owner: u32) -> Result<()>
     Ok(())
 }
 
-/// Bytes that the first action, a `Get`, brought.
+/// Bytes that the first action, a `Get`, returned.
 pub fn first_value(results: samite_wire::op::List<OwnedResult, 2>) -> Result<Vec<u8>> {
     match results.into_iter().next() {
         Some(OwnedResult::Value { data, .. }) => Ok(data),

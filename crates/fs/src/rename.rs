@@ -34,19 +34,19 @@ pub struct RenameEnd {
 struct RenamePlan {
     from: RenameEnd,
     to: RenameEnd,
-    /// What moves, as the entry has it (possibly only a pointer).
+    /// The inode that moves, as the entry has it (possibly only a pointer).
     node: FoundInode,
     /// The whole value of its record.
     value: Vec<u8>,
-    /// What it replaces.
+    /// The inode that it replaces.
     replaced: Option<FoundInode>,
     /// Record of the whiteout that it leaves.
     left: Option<Vec<u8>>,
     epoch: Epoch,
 }
 
-/// What is at both ends, each with the value of its record: the whole of what moves, and as much as was asked for of
-/// what is at the other end.
+/// The inodes at both ends, each with the value of its record: the whole value of the source, and
+/// as much as was asked for of the one at the other end.
 type Ends = [Option<(FoundInode, Vec<u8>)>; 2];
 
 /// How one attempt ended.
@@ -315,7 +315,8 @@ impl FileSystem {
         }
     }
 
-    /// A guard on the target did not hold: waits if the new parent is sealed; then the rename starts again.
+    /// A guard on the target failed: waits if the new parent has a tombstone; then the rename
+    /// starts again.
     fn refused(&self, plan: &RenamePlan, index: usize) -> Result<Option<RemovedInode>> {
         if index == 0 {
             self.outlast_tombstone(plan.to.parent, plan.to.home.partition)?;
@@ -375,7 +376,7 @@ pub fn check_parent_change(
     Ok(())
 }
 
-/// What a rename demands and reads at its target.
+/// The guards of a rename on its target, and its reads there.
 struct RenameTarget<'p> {
     home: &'p RecordLocation,
     seal: key::Key,
@@ -403,7 +404,7 @@ impl<'p> RenameTarget<'p> {
         }
     }
 
-    /// The seal's first.
+    /// The tombstone's guard is the first.
     fn guards(&self) -> impl Iterator<Item = Guard<'_>> {
         let key = &self.home.key;
         let (there, token) = match &self.replaced {
@@ -420,7 +421,7 @@ impl<'p> RenameTarget<'p> {
         [Guard::Absent(&self.seal), there].into_iter().chain(token)
     }
 
-    /// Takes what is there away.
+    /// The actions that remove the entry that is there.
     fn reads(&self) -> impl Iterator<Item = Action<'_>> {
         let replaces = self.replaced.is_some();
         take_away(&self.home.key, &self.orphan).into_iter().filter(move |_| replaces)

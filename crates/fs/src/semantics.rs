@@ -1,19 +1,19 @@
-//! What a directory promises to those who use the files in it.
+//! The semantics of a directory: which changes the users of its files see, and when.
 
 use std::fmt;
 use std::str::FromStr;
 
 use samite_types::{Error, ErrorKind};
 
-/// A promise. The discriminants are stored in inodes: append only.
+/// A directory's semantics. The discriminants are stored in inodes: append only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FileSemantics {
-    /// What a call has done is what every later call of any process sees.
+    /// The effects of a finished call are seen by every later call of any process.
     #[default]
     Posix = 0,
-    /// What was written before a close is what those see who open after it. Until then an open file may show what it was when
-    /// it was opened.
+    /// An open after a close sees the writes before it. Until then an open file may show its
+    /// content as of when it was opened.
     Session = 1,
     /// A process may keep new files and small writes to them to itself for a while, and loses them when it is killed.
     Temporary = 2,

@@ -1,8 +1,10 @@
-//! Set-user-id and set-group-id bits, which go when somebody changes the file who is not root.
+//! Set-user-id and set-group-id bits, which are cleared when a user other than root changes the
+//! file.
 //!
-//! A file that is open may be given such bits by another process, and then hold what is run as its owner. Whoever gives them raises the lease epoch,
-//! which each reply of a node tells. So a handle whose user may not keep the bits looks at the inode after a write whose reply tells of an epoch that
-//! the handle has not seen yet, and needs no request otherwise.
+//! A file that is open may be given such bits by another process, and then be run as its owner. The
+//! process that gives them raises the name-space generation, which each reply of a node tells. So a
+//! handle whose user may not keep the bits looks at the inode after a write whose reply tells of a
+//! generation that the handle has not seen yet, and needs no request otherwise.
 
 use std::sync::atomic::Ordering;
 
@@ -60,7 +62,7 @@ impl OpenFile {
     }
 }
 
-/// What is neither [`UNKNOWN`] nor [`NEVER`].
+/// A generation other than [`UNKNOWN`] and [`NEVER`].
 const fn seen_at(epoch: Epoch) -> u64 {
     let next = epoch.get().saturating_add(1);
     if next == NEVER { NEVER - 1 } else { next }

@@ -20,14 +20,14 @@ use crate::{
     OpenFlags, STAT_BLOCK_LEN, Timestamp,
 };
 
-/// What `stat` says of a directory's size.
+/// The size of a directory for `stat`.
 pub const DIRECTORY_SIZE: u64 = 4096;
 
-/// How often settling may meet a change of the mark before it gives up.
+/// How often settling may meet a change of the writing mark before it gives up.
 const SETTLE_TRIES_MAX: u32 = 100;
 
 impl FileSystem {
-    /// Attributes of a node. `own`: what this handle has written itself.
+    /// Attributes of an inode. `own`: the writes of this handle itself.
     pub(crate) fn attr_of(
         &self,
         node: &FoundInode,
@@ -52,7 +52,7 @@ impl FileSystem {
         Ok(attr)
     }
 
-    /// Attributes of a directory with these marks.
+    /// Attributes of a directory with these change stamps.
     pub(crate) fn attr_of_directory(node: &FoundInode, marks: &ChangeStamps) -> FileAttributes {
         let mut attr = node.inode.attr(DIRECTORY_SIZE);
         attr.mtime = attr.mtime.max(marks.changed);
@@ -62,13 +62,13 @@ impl FileSystem {
         attr
     }
 
-    /// Size of a node. Costs nothing unless somebody is writing to a chunked file.
+    /// Size of an inode. Costs nothing unless a handle is writing to a chunked file.
     pub(crate) fn size_of(&self, node: &FoundInode, own: Option<&WriteState>) -> Result<u64> {
         self.data_state(node, own).map(|(size, _)| size)
     }
 
-    /// Size of a node, and when its data changed after what the inode says. Costs nothing unless somebody is writing to a chunked
-    /// file.
+    /// Size of an inode, and when its data changed after what the inode says. Costs nothing unless
+    /// a handle is writing to a chunked file.
     pub(crate) fn data_state(
         &self,
         node: &FoundInode,
@@ -97,7 +97,7 @@ impl FileSystem {
         Ok((settled.max(end), written))
     }
 
-    /// Sets the length of a file; what is added reads as zeros.
+    /// Sets the length of a file; added bytes read as zeros.
     ///
     /// # Errors
     /// As of opening for writing; `Invalid`: no regular file; `FileTooLarge`.
@@ -121,7 +121,7 @@ impl FileSystem {
 }
 
 impl OpenFile {
-    /// Sets the length; what is added reads as zeros.
+    /// Sets the length; added bytes read as zeros.
     ///
     /// # Errors
     /// `BadDescriptor`: not open for writing; `Invalid`: no regular file; `FileTooLarge`; `StaleHandle`.
@@ -237,7 +237,8 @@ impl OpenFile {
             let mut op = Operation::new(home.partition, [data_changed(key, now)])
                 .guard(guard)
                 .guard(Guard::BytesAre { key, offset: at::CUTS, bytes: &cuts })
-                // What was appended or settled since then may have chunks that are not cut yet.
+                // Bytes that were appended or settled since then may have chunks that are not cut
+                // yet.
                 .guard(Guard::BytesAre { key, offset: at::SIZE, bytes: &settled })
                 .reveal(INODE_LEN as u32);
             if len < size {
@@ -283,7 +284,8 @@ impl OpenFile {
         Ok(true)
     }
 
-    /// Notes that the mark is set. What was written under an earlier mark counts only if the file was not cut since.
+    /// Notes that the writing mark is set. Writes under an earlier mark count only if the file was
+    /// not cut since.
     pub(crate) fn note_marked(&self, mark: &mut HandleStamp, token: u64, cuts: u64, forks: u32) {
         let trusted = self.writing.end() == 0 || mark.cuts == cuts;
         *mark = HandleStamp { token, cuts: if trusted { cuts } else { DISTRUST } };
@@ -313,7 +315,7 @@ impl OpenFile {
         self.writing.lock().cuts = DISTRUST;
     }
 
-    /// Raises the settled size to what was written, and takes the mark off.
+    /// Raises the settled size to the end of the writes, and takes the writing mark off.
     pub(crate) fn settle(&self) -> Result<()> {
         let forks = self.fs.forks();
         if !self.writing.is_marked(forks) {
@@ -330,7 +332,8 @@ impl OpenFile {
             let end = if cuts == mark.cuts && cuts != DISTRUST {
                 self.writing.end()
             } else {
-                // What others have been told stays true, whatever has happened to the inode since this handle wrote.
+                // Sizes that others have been told stay true, whatever has happened to the inode
+                // since this handle wrote.
                 let (end, told) = self.fs.store().data_state(self.ino())?;
                 written = written.max(told);
                 end

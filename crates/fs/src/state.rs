@@ -1,4 +1,5 @@
-//! What a process needs to open a file again that another process, or this one before `exec`, has open.
+//! The state by which a process opens a file again that another process, or this one before `exec`,
+//! has open.
 
 use samite_types::{Error, ErrorKind, PartitionId, Result};
 
@@ -10,9 +11,9 @@ use crate::{CallerContext, FileKind, FileSystem, OpenFile, OpenFlags, PATH_LEN_M
 
 const VERSION: u8 = 2;
 
-/// An open file as bytes: version, flags, kind, layout, inode number (8), token of its hold (8), token of the hold of
-/// whoever opened it (8), partition (4), length of the key
-/// (2), key of the inode's record, and of a directory the path.
+/// An open file as bytes: version, flags, kind, layout, inode number (8), token of its open
+/// reference (8), token of the reference of the process that opened it (8), partition (4), length
+/// of the key (2), key of the inode's record, and of a directory the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenState {
     ino: u64,
@@ -97,7 +98,8 @@ impl OpenState {
 }
 
 impl OpenFile {
-    /// What another process needs to open it again. Settles the file first, so that the other one starts clean.
+    /// The state by which another process opens it again. Settles the file first, so that the other
+    /// one starts clean.
     ///
     /// # Errors
     /// As of [`OpenFile::fsync`].

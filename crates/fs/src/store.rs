@@ -15,10 +15,10 @@ use crate::inode::{DataLayout, INODE_LEN, Inode, at, identity};
 use crate::key::{self, Key};
 use crate::open_references::ReleaseQueue;
 
-/// Lease epoch of an operation that relies on no cached directory.
+/// Name-space generation of an operation that relies on no cached directory.
 pub const NO_LEASE: Epoch = Epoch(u64::MAX);
 
-/// Bytes that a look-up brings: the inode, and the target of most symbolic links.
+/// Bytes that a look-up reads: the inode, and the target of most symbolic links.
 pub const LOOKUP_LEN: usize = 512;
 
 /// The record in which an inode lives.
@@ -28,7 +28,7 @@ pub struct RecordLocation {
     pub partition: PartitionId,
 }
 
-/// A look-up's find.
+/// The result of a look-up.
 #[derive(Clone, Debug)]
 pub struct FoundInode {
     /// The record that was asked for, or the one that it named ([`DataLayout::Elsewhere`]).
@@ -39,7 +39,7 @@ pub struct FoundInode {
     pub version: Version,
     /// Of a symbolic link.
     pub target: Option<Vec<u8>>,
-    /// Token under which it is held for whoever looked it up, 0 for none.
+    /// Token of the open reference that the look-up made, 0 for none.
     pub hold: u64,
 }
 
@@ -60,7 +60,8 @@ impl FoundInode {
         start..start.saturating_add(if self.has_tail() { self.data_len } else { 0 })
     }
 
-    /// Whether a location record says where it goes: not for what only points to an inode that stays where it is.
+    /// Whether a location record says where it goes: not for a record that only points to an inode
+    /// that stays where it is.
     pub const fn has_location(&self) -> bool {
         !matches!(self.inode.layout, DataLayout::Elsewhere)
     }
@@ -71,7 +72,7 @@ impl FoundInode {
 pub struct RecordStoreView {
     pub client: Client,
     pub dataset: Dataset,
-    /// Holds that are to end.
+    /// Open references that are to end.
     pub releases: Arc<ReleaseQueue>,
 }
 
@@ -126,7 +127,7 @@ impl RecordStoreView {
         self.run_all(&mut ops)
     }
 
-    /// What is in `home` itself.
+    /// The inode in the record `home` itself.
     pub fn read(&self, home: &RecordLocation, lease: Epoch) -> Result<Option<FoundInode>> {
         if let Some(node) = self.shown(home, lease)? {
             return Ok(Some(node));
@@ -140,7 +141,7 @@ impl RecordStoreView {
         if outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost)
             && home.key == key::own(key::ROOT_INO)
         {
-            // What is left is found below it. It cannot be changed.
+            // The rest is found below it. It cannot be changed.
             let value = new_root(Timestamp(0)).encode();
             return self.node(home.clone(), Version(0), value.len() as u32, &value).map(Some);
         }
@@ -154,7 +155,8 @@ impl RecordStoreView {
         }
     }
 
-    /// What is in `home`, if its node shows it to clients on its host, and all that a look-up needs.
+    /// The inode in `home`, if its node publishes it to clients on its host, and all that a look-up
+    /// needs.
     fn shown(&self, home: &RecordLocation, lease: Epoch) -> Result<Option<FoundInode>> {
         let mut start = [0; HEAD_LEN];
         let Some(head) = self.dataset.head(home.partition, &home.key, lease, &mut start) else {
@@ -169,7 +171,7 @@ impl RecordStoreView {
         self.node(home.clone(), head.version, head.total_len, start).map(Some)
     }
 
-    /// The node in a record that was read from its start, and the bytes that were read.
+    /// The inode in a record that was read from its start, and the bytes that were read.
     pub fn found(
         &self,
         home: &RecordLocation,
@@ -193,7 +195,7 @@ impl RecordStoreView {
         }
     }
 
-    /// What a failed guard revealed of `home`.
+    /// The inode that a failed guard revealed of `home`.
     pub fn node_of_reveal(
         &self,
         home: &RecordLocation,

@@ -1,7 +1,8 @@
 //! The tail of a file: reading what was appended there, cutting it, and spilling it into chunks.
 //!
-//! A tail is spilled by whoever froze it, or by whoever has taken that over last and left a token in the inode. Nobody else ends the
-//! spilling, and what others still write of it into chunks is refused there ([`Store::fence`](crate::store::RecordStoreView)).
+//! A tail is spilled by the handle that froze it, or by the handle that has taken that over last
+//! and left a token in the inode. No other handle ends the spilling, and bytes of it that others
+//! still write into chunks are refused there ([`Store::fence`](crate::store::RecordStoreView)).
 
 use std::time::Duration;
 
@@ -21,12 +22,13 @@ const CHUNKED: &[u8] = &[DataLayout::Chunked as u8];
 /// How long a spilling file may stand still before others take over.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// A tail, as whoever is to spill or cut it has found it.
+/// A tail, as found by the handle that is to spill or cut it.
 pub struct TailSpill {
     /// Where it begins in the file.
     pub start: u64,
     pub cuts: u64,
-    /// Who has taken over its spilling, 0 for nobody: then it is for whoever froze it.
+    /// The handle that has taken over its spilling, 0 for none: then it is for the handle that
+    /// froze it.
     pub spiller: u64,
     pub tail: Vec<u8>,
 }
@@ -43,7 +45,8 @@ impl OpenFile {
         }
     }
 
-    /// Freezes the tail; it is for this handle to spill. `None`: it is for somebody else, or there is none.
+    /// Freezes the tail; it is for this handle to spill. `None`: it is for another handle, or there
+    /// is none.
     pub(crate) fn freeze(&self) -> Result<Option<TailSpill>> {
         let tried = self.on_inode(DataLayout::Tailed, |home, guard| {
             let key = &home.key;
@@ -80,9 +83,10 @@ impl OpenFile {
         Ok(Some(TailSpill { start: inode.size, cuts: inode.cuts, spiller, tail }))
     }
 
-    /// Takes the spilling of a tail over from `was`, 0 for whoever froze it. Who had it before may have read the tail, and may
-    /// come to write it into chunks as late as ever: therefore a fence is put before these first. It stays, as the file may be
-    /// cut and grow again before that. `None`: somebody else has taken over, or is done.
+    /// Takes the spilling of a tail over from `was`, 0 for the handle that froze it. The handle
+    /// that had it before may have read the tail, and may write it into chunks at any later time:
+    /// therefore a fence is put before these first. It stays, as the file may be cut and grow again
+    /// before that. `None`: another handle has taken over, or is done.
     pub(crate) fn seize(&self, was: u64) -> Result<Option<TailSpill>> {
         let spiller = self.fs.token();
         let (was, token) = (was.to_le_bytes(), spiller.to_le_bytes());
@@ -102,7 +106,7 @@ impl OpenFile {
         self.frozen(spiller)
     }
 
-    /// Waits until somebody else has spilled the tail; does so itself when that stands still.
+    /// Waits until another handle has spilled the tail; does so itself when that stands still.
     pub(crate) fn await_spill(&self) -> Result<()> {
         let end = Deadline::after(PATIENCE);
         let started = self.node()?.inode;
@@ -122,7 +126,7 @@ impl OpenFile {
         }
     }
 
-    /// Writes a frozen tail into chunks and drops it, unless somebody else has taken over.
+    /// Writes a frozen tail into chunks and drops it, unless another handle has taken over.
     pub(crate) fn finish_spill(&self, spill: &TailSpill) -> Result<()> {
         let TailSpill { start, spiller, tail, .. } = spill;
         if self.fs.store().spill_chunks(self.ino(), tail, *start, *spiller, false)? {
@@ -131,8 +135,9 @@ impl OpenFile {
         Ok(())
     }
 
-    /// The tail of `len` bytes from `start` on is in chunks: moves the settled size over it and drops it; `next` is the tail
-    /// after it, which spills at once, too. False: somebody else than `spiller` has taken over.
+    /// The tail of `len` bytes from `start` on is in chunks: moves the settled size over it and
+    /// drops it; `next` is the tail after it, which spills at once, too. False: another handle than
+    /// `spiller` has taken over.
     pub(crate) fn drop_tail(
         &self,
         spiller: u64,
@@ -200,7 +205,7 @@ impl OpenFile {
         let (layout, start) = (node.inode.layout, node.inode.size);
         if layout == DataLayout::Spilling || node.inode.mark != 0 {
             return match self.convert(false) {
-                // What is removed needs no space.
+                // A removal needs no space.
                 Err(error) if error.kind() == ErrorKind::NoSpace && len <= start => {
                     self.cut_frozen(len, size)
                 }
@@ -240,7 +245,7 @@ impl OpenFile {
             let key = &home.key;
             let write =
                 |offset, bytes| Action::Write { key, offset, data: ValueData::Inline(bytes) };
-            // What is left of the tail is within a record.
+            // The rest of the tail is within a record.
             let left = INODE_LEN as u32 + len.saturating_sub(found.start) as u32;
             let mut op = Operation::new(
                 home.partition,

@@ -1,11 +1,10 @@
-//! Seals: a directory that is being removed, or replaced by a rename, takes no new entries.
+//! Tombstones: a directory that is being removed, or replaced by a rename, takes no new entries.
 //!
-//! The removal token in the directory's inode says who removes it. A seal with that token goes into every partition,
-//! by an operation that
-//! fails where the directory has entries. Making an entry carries the guard that there is no seal, in the entry's own
-//! partition: one operation still.
-//! The removal itself is guarded by the token, so that anyone who finds an abandoned seal can stop it by clearing the
-//! token first.
+//! The removal token in the directory's inode names its remover. A tombstone with that token goes
+//! into every partition, by an operation that fails where the directory has entries. Making an
+//! entry carries the guard that there is no tombstone, in the entry's own partition: one operation
+//! still. The removal itself is guarded by the token, so that a client that finds an abandoned
+//! tombstone can stop it by clearing the token first.
 
 use samite_client::{ClientOperation, OwnedOutcome};
 use samite_types::{Epoch, ErrorKind, PartitionId, Result};
@@ -19,7 +18,7 @@ use crate::{DirHandle, FileSystem};
 /// Attempts at a directory in which others make entries and remove them again.
 const SEALS_MAX: usize = 4;
 
-/// A directory sealed by this process.
+/// A directory with tombstones of this process.
 pub struct DirectoryTombstone {
     pub home: RecordLocation,
     pub ino: u64,
@@ -27,7 +26,7 @@ pub struct DirectoryTombstone {
 }
 
 impl FileSystem {
-    /// Seals the directory `ino` that lives in `home`; fails when it has entries.
+    /// Puts the tombstones of the directory `ino` that lives in `home`; fails when it has entries.
     pub(crate) fn set_tombstone(
         &self,
         home: &RecordLocation,
@@ -35,14 +34,14 @@ impl FileSystem {
         epoch: Epoch,
     ) -> Result<DirectoryTombstone> {
         if self.store().dataset.has_lost() {
-            // What was in it may be gone, and nobody has taken note of that.
+            // Its entries may be gone, and no remover has taken note of that.
             return Err(fail(ErrorKind::Lost));
         }
         for _ in 0..SEALS_MAX {
             if let Some(sealed) = self.seal_empty(home, ino, epoch)? {
                 return Ok(sealed);
             }
-            // What is left of moves whose movers died has another name already.
+            // The records of moves whose movers died have another name already.
             if DirHandle::new(self, ino, ino).has_entries()? {
                 break;
             }
@@ -76,7 +75,7 @@ impl FileSystem {
                 Ok(None)
             }
             Err(error) => {
-                // Whoever meets the seals clears them, should this fail too.
+                // A client that meets the tombstones clears them, should this fail too.
                 let _ = self.unseal(&sealed);
                 Err(error)
             }
@@ -147,7 +146,7 @@ impl FileSystem {
         self.drop_seals(sealed.ino, sealed.token)
     }
 
-    /// Removes the seals with this token.
+    /// Removes the tombstones with this token.
     fn drop_seals(&self, ino: u64, token: u64) -> Result<()> {
         let (seal_key, token) = (key::tombstone(ino), token.to_le_bytes());
         self.store()
@@ -158,7 +157,8 @@ impl FileSystem {
             .map(drop)
     }
 
-    /// After a sealed directory is gone: revokes leases and removes its seals and marks.
+    /// After a directory with tombstones is gone: raises the name-space generation and removes its
+    /// tombstones and change stamps.
     pub(crate) fn forget_directory(&self, sealed: &DirectoryTombstone) -> Result<()> {
         let (seal_key, mark_key) = (key::tombstone(sealed.ino), key::change_stamp(sealed.ino));
         self.raise_leases(&sealed.home.key, || {
@@ -166,7 +166,8 @@ impl FileSystem {
         })
     }
 
-    /// Met the seal of directory `ino` in `partition`: waits until it is gone. Then the caller resolves its path again.
+    /// Met the tombstone of directory `ino` in `partition`: waits until it is gone. Then the caller
+    /// resolves its path again.
     pub(crate) fn outlast_tombstone(&self, ino: u64, partition: PartitionId) -> Result<()> {
         let seal = RecordLocation { key: key::tombstone(ino), partition };
         let Some(value) = self.outlast(&seal)? else { return Ok(()) };
@@ -180,8 +181,8 @@ impl FileSystem {
         self.inner.cache.clear();
         match self.store().read(&sealed.home, NO_LEASE)? {
             Some(node) if node.inode.ino == ino => self.unseal(&sealed),
-            // Removed, but its remover died before it could revoke leases: while the seals stand, nobody can make
-            // anything in a directory that is no more.
+            // Removed, but its remover died before it could raise the name-space generation: while
+            // the tombstones stand, nobody can make anything in a directory that is no more.
             _ => self.forget_directory(&sealed),
         }
     }

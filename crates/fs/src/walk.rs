@@ -31,11 +31,11 @@ pub const READ: u16 = 4;
 pub struct PathWalk<'a> {
     fs: &'a FileSystem,
     ctx: &'a CallerContext,
-    /// Lease epoch that everything here stands on.
+    /// Name-space generation under which everything here was found.
     pub epoch: Epoch,
     /// Directories from the start to here; never empty.
     stack: SmallVec<[DirNode; 8]>,
-    /// Home of the first directory of the stack, unless that is the root.
+    /// Record location of the first directory of the stack, unless that is the root.
     base: Option<RecordLocation>,
     /// Absolute path of the top of the stack, without symbolic links; empty for the root.
     canon: SmallVec<[u8; 128]>,
@@ -49,22 +49,22 @@ pub struct PathWalk<'a> {
     outside: Option<Vec<u8>>,
     /// Slashes follow the last component: it must be a directory.
     pub wants_directory: bool,
-    /// What is found is about to be opened: it is held.
+    /// The file that is found is about to be opened: it gets an open reference.
     pub opens: bool,
-    /// And then to be read.
+    /// And then it is to be read.
     pub reads: bool,
-    /// What looking it up for that brought along.
+    /// The snapshot that the look-up for opening returned.
     pub brought: Option<OpenSnapshot>,
-    /// What is made is to be relied on.
+    /// A delegation is wanted on what is made.
     pub leases: bool,
-    /// What was made.
+    /// The file that was made.
     pub made: Option<WalkEnd>,
 }
 
-/// What a walk has ended in making.
+/// The file that a walk has made at its end.
 #[derive(Clone, Copy)]
 pub struct WalkEnd {
-    /// As it was made.
+    /// The file as it was made.
     pub inode: Inode,
     /// For how long it stays so.
     pub promise: Option<DelegationStamp>,
@@ -146,7 +146,7 @@ impl<'a> PathWalk<'a> {
         &self.path[self.name.clone()]
     }
 
-    /// Home of the last component's entry.
+    /// Record location of the last component's entry.
     pub fn entry(&self) -> RecordLocation {
         self.fs.inner.store.entry(self.dir().ino, self.name())
     }
@@ -176,7 +176,7 @@ impl<'a> PathWalk<'a> {
         if is_inside { Err(fail(ErrorKind::Invalid)) } else { Ok(()) }
     }
 
-    /// Home of the directory that the walk stands in.
+    /// Record location of the directory that the walk stands in.
     pub fn directory_location(&self) -> RecordLocation {
         let store = &self.fs.inner.store;
         if let [.., parent, _] = self.stack.as_slice() {
@@ -221,7 +221,8 @@ impl<'a> PathWalk<'a> {
         if self.dir().permits(self.ctx, mask) {
             return Ok(());
         }
-        // Cached permissions may be narrower than the real ones: only taking some away revokes leases.
+        // Cached permissions may be narrower than the real ones: only taking some away raises the
+        // name-space generation.
         let node = self.fs.lookup_location(&self.directory_location(), self.epoch)?;
         let node = node.ok_or_else(|| fail(ErrorKind::StaleLease))?;
         let fresh = DirNode::of(&node.inode);
@@ -332,7 +333,7 @@ impl<'a> PathWalk<'a> {
         self.look_up(&home)
     }
 
-    /// What lives in `home`; held if it is about to be opened.
+    /// The inode in `home`; with an open reference if it is about to be opened.
     pub fn look_up(&mut self, home: &RecordLocation) -> Result<Option<FoundInode>> {
         if !self.opens {
             return self.fs.lookup_location(home, self.epoch);
@@ -346,9 +347,8 @@ impl<'a> PathWalk<'a> {
         Ok(Some(node))
     }
 
-    /// The file that the path names; what is a symbolic link itself is followed if `follow`. `None`: there is no such
-    /// entry, and the walk stands in the directory
-    /// where it would be.
+    /// The file that the path names; a symbolic link is followed if `follow`. `None`: there is no
+    /// such entry, and the walk stands in the directory where it would be.
     pub fn find(&mut self, follow: bool) -> Result<Option<FoundInode>> {
         loop {
             if !self.advance()? {
@@ -396,7 +396,7 @@ fn inside<'t>(mount_point: &[u8], target: &'t [u8]) -> Option<&'t [u8]> {
 }
 
 impl FileSystem {
-    /// What lives in `home`, or where `home` says; waits for a move to end.
+    /// The inode in `home`, or in the record that `home` names; waits for a move to end.
     pub(crate) fn lookup_location(
         &self,
         home: &RecordLocation,
@@ -411,7 +411,8 @@ impl FileSystem {
         Err(fail(ErrorKind::Busy))
     }
 
-    /// `node`, or what it names; `None` when it was moving, and should be looked up again.
+    /// `node`, or the inode that it names; `None` when it was moving, and should be looked up
+    /// again.
     pub(crate) fn settled(&self, node: FoundInode) -> Result<Option<FoundInode>> {
         match node.inode.layout {
             DataLayout::Moving => {

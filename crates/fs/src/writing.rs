@@ -1,17 +1,17 @@
-//! What an open file knows of its own writes.
+//! The state that an open file keeps of its own writes.
 //!
-//! Writing to a chunked file sends data only. Before the first such write, a handle sets the *writing mark* in the
-//! inode: while it stands, the
-//! settled size in the inode is only a lower bound, and whoever wants the size asks the holders of the chunks.
-//! Settling (close, fsync)
-//! raises the settled size to where this handle has written and takes its mark off again.
+//! Writing to a chunked file sends data only. Before the first such write, a handle sets the
+//! *writing mark* in the inode: while it stands, the settled size in the inode is only a lower
+//! bound, and the size is asked of the holders of the chunks. Settling (close, fsync) raises the
+//! settled size to where this handle has written and takes its mark off again.
 //!
-//! The time of a write goes with the data, into a stamp beside the chunk, and with settling into the inode. While the mark stands, whoever
-//! wants the time asks for the stamps as for the size.
+//! The time of a write goes with the data, into a stamp beside the chunk, and with settling into
+//! the inode. While the mark stands, the time is asked for with the stamps, as the size is.
 //!
-//! The mark is the handle's token. A second writer turns it into [`MARK_SHARED`](crate::inode::MARK_SHARED), which
-//! stays: then asking
-//! for the size costs one request more, and is right whoever writes. A child after `fork` has a mark of its own to set.
+//! The mark is the handle's token. A second writer turns it into
+//! [`MARK_SHARED`](crate::inode::MARK_SHARED), which stays: then asking for the size costs one
+//! request more, and is right whichever handle writes. A child after `fork` has a mark of its own
+//! to set.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,8 @@ pub struct HandleStamp {
     pub cuts: u64,
 }
 
-/// Writes of one handle that are closer to each other than this have one time for others, until they are settled; what kernels do, too.
+/// Writes of one handle that are closer to each other than this have one time for others, until
+/// they are settled; kernels do so, too.
 const TELL_EVERY_NS: u64 = 4_000_000;
 
 /// No number of cuts.
@@ -100,8 +101,8 @@ impl WriteState {
         self.end.load(Ordering::Acquire)
     }
 
-    /// Notes that a write begins. `Some`: its time is to be told to those who ask, with the data; that of a write soon after one that
-    /// was told is not.
+    /// Notes that a write begins. `Some`: its time is to be told with the data, to others that ask;
+    /// the time of a write soon after one that was told is not.
     pub fn begin(&self, now: Timestamp) -> Option<Timestamp> {
         self.written.fetch_max(now.0, Ordering::AcqRel);
         let told = self.told.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Appends by several at once: each is in the file whole, or not at all, at every moment.
+//! Appends by several processes: each is in the file whole, or not at all, at any time.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 mod common;
@@ -43,7 +43,8 @@ fn records(all: &[u8]) -> Vec<(usize, u64)> {
     found
 }
 
-/// Three append `count` records of the lengths in turn; one reads meanwhile. Returns what is there in the end.
+/// Three threads append `count` records of the lengths in turn; one reads meanwhile. Returns the
+/// records that are there in the end.
 fn several(rig: &Rig, lengths: &[usize], count: usize, reads: bool) -> Vec<(usize, u64)> {
     create(&rig.fs, b"/log");
     let at_work = AtomicUsize::new(3);

@@ -1,4 +1,5 @@
-//! Files that are left with the node to be made, instead of being asked for: nobody can tell, whichever way they look.
+//! Files whose creation completes early, in a submission queue: nobody can tell, whichever way they
+//! look.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 mod common;
@@ -36,7 +37,8 @@ fn files_are_left_with_the_node_and_seen_by_all_at_once() {
         let (near, far) =
             (rig.another_over(TransportKind::Shm), rig.another_over(TransportKind::Unix));
         let before = rig.client.stats();
-        // Nobody opens anything for reading: that takes leases, and then everything is asked for.
+        // Nobody opens anything for reading: that takes delegations, and then everything is asked
+        // for.
         for index in 0..300 {
             let path = path(index);
             make(&rig.fs, &path).unwrap();
@@ -157,7 +159,7 @@ fn what_was_made_is_there_though_the_target_is_full() {
     assert_eq!(names(&other, b"/d"), [b"again"]);
 }
 
-/// Records of all nodes, and those that nobody holds and that have no name.
+/// Records of all nodes, and the orphans without open references.
 fn records(rig: &Rig) -> (u64, u64) {
     let map = rig.client.map().unwrap();
     let status = map.nodes().iter().map(|node| rig.client.node_status(node.node).unwrap());
@@ -170,7 +172,7 @@ fn what_is_closed_is_let_go_of_soon_whoever_takes_its_name() {
     for nodes in [1, 3] {
         let rig = rig(nodes, 64 << 20);
         let (_, other) = rig.another_over(TransportKind::Shm);
-        // Marks of the directory stay.
+        // Change stamps of the directory stay.
         let marks = u64::from(rig.client.map().unwrap().partitions());
         let before = records(&rig).0;
         let start = rig.client.stats();
@@ -212,7 +214,8 @@ fn what_was_made_and_closed_at_once_is_held_by_nobody_and_what_is_open_is() {
                     None
                 }
                 1 => Some(file),
-                // Another process goes on with it: it knows nothing of where the hold was left.
+                // Another process goes on with it: it does not know the submission-queue entry of
+                // the open reference.
                 _ => {
                     let state = file.state().unwrap();
                     file.leave();
@@ -240,13 +243,13 @@ fn what_was_made_and_closed_at_once_is_held_by_nobody_and_what_is_open_is() {
 
 #[test]
 fn what_is_left_with_a_shard_that_has_no_connection_is_made_soon() {
-    // Fewer than fill a lane: nobody has to wait for any of them.
+    // Fewer than fill a submission queue: nobody has to wait for any of them.
     const FILES: usize = 60;
     let rig =
         Rig::with(TransportKind::Shm, 1, LocalOptions { shards: 3, ..LocalOptions::default() });
     rig.fs.mkdir(&root(), b"/d", 0o755).unwrap();
     let (before, start) = (records(&rig).0, rig.client.stats());
-    // Kept open: what is let go of is asked for, and what was left before is made on that occasion.
+    // Kept open: the end of a reference is a request, before which the node would make the files.
     let files: Vec<_> = (0..FILES).map(|index| create(&rig.fs, &path(index))).collect();
     let spent = rig.client.stats() - start;
     assert!(spent.posts as usize > FILES / 2, "{spent:?}");

@@ -1,4 +1,5 @@
-//! Nodes die and come back while programs work on a mirrored file system: they see pauses, and what they did.
+//! Nodes die and come back while programs work on a mirrored file system: they see pauses, and
+//! their own changes.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 mod common;
@@ -23,7 +24,7 @@ fn connect(cluster: &LocalCluster) -> Client {
     cluster.client(options).unwrap()
 }
 
-/// What one program believes to be in its directories.
+/// The files that one program expects in its directories.
 struct Worker {
     fs: FileSystem,
     index: u64,
@@ -98,7 +99,7 @@ impl Worker {
         self.fs.rmdir(&root(), dir.as_bytes()).unwrap();
     }
 
-    /// Everything is there, seen by somebody who was not.
+    /// Everything is there, seen by a client that was not.
     fn check(&self, fs: &FileSystem) {
         for half in 0..2 {
             let dir = format!("/w{}/{half}", self.index);
@@ -185,7 +186,7 @@ fn programs_see_a_pause_and_what_they_did() {
                 std::thread::sleep(Duration::from_millis(10));
             }
             assert!(read_all(&held).unwrap() == noise(150_000, 5));
-            // What is left of the space.
+            // The rest of the space.
             let left = fs.statfs().unwrap();
             assert_eq!(left.blocks, whole.blocks * 2 / 3);
             assert!(left.blocks_free < left.blocks);

@@ -17,7 +17,7 @@ const NODES: u32 = 2;
 const TABLE: &str = "drop 5% * *\nduplicate 5% * *\nreorder 10% * *\n";
 const ROUNDS: usize = 6;
 
-/// Tells every node; how many frames were harmed since the last time.
+/// Tells every node; how many faults were injected since the last time.
 fn tell(cluster: &LocalCluster, request: &FaultRequest) -> u64 {
     let ask = |node| {
         let addresses = cluster.addresses(NodeId(node)).to_vec();

@@ -1,4 +1,4 @@
-//! Files that are open live on without a name, whoever took it, until the last close.
+//! Files that are open live on without a name, whichever process took it, until the last close.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 mod common;
@@ -10,7 +10,7 @@ use samite_client::Client;
 use samite_fs::{FileSystem, OpenFile, OpenFlags, OpenState, RelativePath, RenameFlags};
 use samite_types::ErrorKind;
 
-/// What another process sees.
+/// The file system as another process sees it.
 fn other(rig: &Rig) -> (Client, FileSystem) {
     let fs = rig.another();
     (fs.client().clone(), fs)
@@ -147,7 +147,7 @@ fn check(nodes: usize) {
         "{} records stay behind",
         records(&client) - before
     );
-    // What connections may fill is counted too.
+    // Memory that connections may fill is counted too.
     let used: u64 = {
         let map = client.map().unwrap();
         map.nodes().iter().map(|node| client.node_status(node.node).unwrap().used_bytes).sum()

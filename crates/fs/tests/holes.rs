@@ -77,7 +77,7 @@ fn a_hole_reads_as_zeros_and_gives_space_back() {
     assert!(full - blocks(&file) >= 6 * MIB, "{} of {full}", blocks(&file));
     assert!((used() - before) * 4096 >= 6 * MIB);
     assert!(get(&rig.another(), b"/f").unwrap() == data);
-    // Also at the end: the length stays, also for those who ask the chunks.
+    // Also at the end: the length stays, also for handles that ask the chunks.
     file.allocate(AllocateMode::PunchHole, 9 * MIB, 5 * MIB).unwrap();
     data[9 * MIB as usize..].fill(0);
     assert!(read_all(&file).unwrap() == data);

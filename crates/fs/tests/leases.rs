@@ -1,4 +1,4 @@
-//! What is read under a lease: it saves requests, and is never older than a node's answer.
+//! Reads under a delegation: they save requests, and are never older than a node's answer.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 mod common;
@@ -31,7 +31,8 @@ fn read(file: &OpenFile) -> Vec<u8> {
     buf[..len].to_vec()
 }
 
-/// Requests of the cheapest of some tries: on a busy machine a lease can run out between two calls.
+/// Requests of the cheapest of some tries: on a busy machine a delegation can run out between two
+/// calls.
 fn cost(client: &Client, mut call: impl FnMut()) -> u64 {
     let spent = (0..50).map(|_| {
         let before = client.stats();
@@ -69,7 +70,7 @@ fn opening_reading_and_closing_a_small_file_is_one_request() {
                 assert_eq!(spent, requests, "{path:?} over {transport} on {nodes} nodes");
             }
             let stat = || assert_eq!(fs.stat(&root(), b"/d/full", true).unwrap().size, 8192);
-            // On its node's host a client reads for itself what was looked up lately.
+            // On its node's host a client reads lately used records from the look-up table.
             assert_eq!(cost(&client, stat), u64::from(transport != TransportKind::Shm));
         }
     }
@@ -120,7 +121,7 @@ fn a_change_by_another_process_waits_for_the_reader_and_no_longer_than_the_term(
     let mut longest = Duration::ZERO;
     for _ in 0..50 {
         thread::sleep(Duration::from_millis(11));
-        // The reader dies with its lease: nobody gives it back.
+        // The reader dies with its delegation: nobody gives it back.
         let dead = open(&rig.fs, b"/f");
         let start = Instant::now();
         writer.write_at(b"new", 0).unwrap();
@@ -131,7 +132,8 @@ fn a_change_by_another_process_waits_for_the_reader_and_no_longer_than_the_term(
     assert!(longest < Duration::from_secs(5), "{longest:?}");
 }
 
-/// A writer counts up in a small file; readers must never see less than what was acknowledged before they read.
+/// A writer counts up in a small file; readers must never see less than the value that was
+/// acknowledged before they read.
 #[test]
 fn a_reader_never_sees_less_than_what_was_acknowledged() {
     for (nodes, transport) in [(1, TransportKind::Shm), (2, TransportKind::Tcp)] {
@@ -150,7 +152,7 @@ fn a_reader_never_sees_less_than_what_was_acknowledged() {
                     file.write_at(&number.to_le_bytes(), 0).unwrap();
                     acknowledged.store(number, Ordering::SeqCst);
                     if number.is_multiple_of(64) {
-                        // Quiet for long enough to let leases be given again.
+                        // Quiet for long enough to let delegations be granted again.
                         thread::sleep(Duration::from_millis(number % 23));
                     }
                 }
@@ -181,7 +183,8 @@ fn a_reader_never_sees_less_than_what_was_acknowledged() {
     }
 }
 
-/// Two who both write and read the same small file are not slowed down to a lease for each write.
+/// Two clients that both write and read the same small file are not slowed down to a delegation for
+/// each write.
 #[test]
 fn two_who_share_a_small_file_do_not_wait_for_each_other_all_the_time() {
     let rig = Rig::new(1);
@@ -204,6 +207,6 @@ fn two_who_share_a_small_file_do_not_wait_for_each_other_all_the_time() {
         [scope.spawn(rounds), scope.spawn(rounds)].map(|thread| thread.join().unwrap())
     });
     println!("rounds of write, open, read, close in 0.7 s: {first} and {second}");
-    // If each write waited for a lease of 2 ms, there would be 350 at most.
+    // If each write waited for a delegation of 2 ms, there would be 350 at most.
     assert!(first + second > 1000, "{first} and {second}");
 }

@@ -13,7 +13,8 @@ const BATCH: u64 = 250;
 /// Bytes by which a process may grow while it lists, however long the listing.
 const GROWTH_MAX: u64 = 8 << 20;
 
-/// Resident memory of this process alone, in bytes: what its nodes share with clients grows in the background.
+/// Resident memory of this process alone, in bytes: the arenas that its nodes share with clients
+/// grow in the background.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: Vec<u64> = statm.split(' ').map_while(|field| field.parse().ok()).collect();
@@ -67,7 +68,7 @@ fn a_listing_takes_few_requests_and_little_memory() {
     assert_eq!(cost(&|| fs.unlink(&root(), b"/d/one-more").unwrap()), 1);
 }
 
-/// What follows a listing on the node's host: the listing has brought what a look-up wants.
+/// Look-ups after a listing on the node's host: the listing has published the records.
 #[test]
 fn looking_up_what_was_just_listed_costs_no_request() {
     let rig = Rig::over(TransportKind::Shm, 3, 64 << 20);
@@ -82,6 +83,6 @@ fn looking_up_what_was_just_listed_costs_no_request() {
         rig.fs.stat(&root(), [b"/d/".as_slice(), name].concat().as_slice(), false).unwrap();
     }
     let requests = (rig.client.stats() - before).requests;
-    // Some records take each other's place on the board.
+    // Some records replace each other in the look-up table.
     assert!(requests <= 25, "{requests} requests for 500 files");
 }

@@ -1,4 +1,4 @@
-//! What calls cost in messages to nodes, whatever their number: requests, and what is posted.
+//! The cost of calls in messages to nodes, whatever their number: requests, and early completions.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 mod common;
@@ -28,9 +28,9 @@ fn check(nodes: usize, transport: TransportKind) {
         fs.stat(&root(), b"/a/b/empty", true).unwrap();
     };
     assert!(cost(client, stat) <= 1, "stat on {nodes} nodes over {transport:?}");
-    // On the node's host a client reads for itself what was made or looked up lately.
+    // On the node's host a client reads lately made or used records from the look-up table.
     expect("stat", u64::from(transport != TransportKind::Shm), &mut stat);
-    // This one takes along that the file was closed.
+    // This one also tells the node that the file was closed.
     expect("unlink", 1, &mut || fs.unlink(&root(), b"/a/b/empty").unwrap());
     create(&rig.another(), b"/a/b/theirs").close().unwrap();
     fs.stat(&root(), b"/a/b/theirs", true).unwrap();
@@ -40,14 +40,15 @@ fn check(nodes: usize, transport: TransportKind) {
     expect("mkdir", 1, &mut || fs.mkdir(&root(), b"/a/b/c", 0o755).unwrap());
     expect("create in a fresh directory", 1, &mut || drop(create(fs, b"/a/b/c/f")));
     expect("create, write, close", 2, &mut || put(fs, b"/a/b/small", b"hello"));
-    // What the open brought counts for 2 ms; on a crowded machine the rest may come later than that.
+    // The open-time snapshot is valid for 2 ms; on a crowded machine the rest may come later than
+    // that.
     let least =
         (0..50).map(|_| cost(client, || assert_eq!(get(fs, b"/a/b/small").unwrap(), b"hello")));
     assert_eq!(least.min(), Some(1), "open, read, close on {nodes} nodes over {transport:?}");
     expect("unlink a small file", 1, &mut || fs.unlink(&root(), b"/a/b/small").unwrap());
     let chunk = noise(1 << 20, 1);
     let file = create(fs, b"/a/b/big");
-    // The inode becomes chunked and marked, then the data go.
+    // The inode becomes chunked and gets a writing mark, then the data go.
     expect("first large write", 2, &mut || assert!(file.write_at(&chunk, 0).unwrap() > 0));
     expect("write of one chunk", 1, &mut || assert!(file.write_at(&chunk, 1 << 20).unwrap() > 0));
     expect("read of one chunk", 1, &mut || {

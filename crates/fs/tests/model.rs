@@ -53,7 +53,7 @@ fn length() -> impl Strategy<Value = usize> {
     prop_oneof![0..300usize, 8000..8400usize, Just(150_000), Just(1 << 20)]
 }
 
-/// Around what a tail, a record and a chunk hold.
+/// Around the limits of a tail, a record and a chunk.
 fn appended() -> impl Strategy<Value = usize> {
     prop_oneof![
         length(),
@@ -468,7 +468,7 @@ fn clear(fs: &FileSystem, dir: &[u8]) {
 
 fn run(nodes: usize, cases: u32) {
     let rig = Rig::with_memory(nodes, 128 << 20);
-    // Two clients take turns: what one caches, the other changes.
+    // Two clients take turns: the files that one caches, the other changes.
     let clients = [rig.fs.clone(), rig.another()];
     // `PROPTEST_CASES` for a longer run.
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(cases);
@@ -482,7 +482,8 @@ fn run(nodes: usize, cases: u32) {
         check_tree(&clients[0], &model);
         check_tree(&clients[1], &model);
     });
-    // What the cases left is the last tree, and records that stay: marks of the root, counters.
+    // The cases have left the last tree, and records that stay: change stamps of the root,
+    // counters.
     clear(&rig.fs, b"");
     drop(create(&rig.fs, b"/still-works"));
 }

@@ -1,4 +1,4 @@
-//! What single calls do.
+//! Results of single calls.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 mod common;

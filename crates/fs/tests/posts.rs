@@ -1,4 +1,4 @@
-//! Removals that are left with the node instead of being asked for: nobody can tell, whichever way they look.
+//! Removals that complete early, in a submission queue: nobody can tell, whichever way they look.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 mod common;
@@ -20,7 +20,7 @@ fn posts(client: &Client) -> u64 {
     client.stats().posts
 }
 
-/// Makes files that are shown to clients of the host, and nobody's.
+/// Makes files that are published to clients of the host, without open references.
 fn make(fs: &FileSystem, count: usize) -> Vec<Vec<u8>> {
     let all: Vec<Vec<u8>> = (0..count).map(|index| format!("/d/{index}").into_bytes()).collect();
     for path in &all {
@@ -125,7 +125,7 @@ fn a_file_that_is_open_lives_on() {
     put(&rig.fs, b"/d/f", b"still here");
     let flags = OpenFlags { write: true, ..OpenFlags::reading() };
     let file = rig.fs.open_file(&root(), b"/d/f", flags, 0).unwrap();
-    // Leases that the opening gave run out.
+    // Delegations that the opening was granted run out.
     std::thread::sleep(std::time::Duration::from_millis(50));
     fs.stat(&root(), b"/d", true).unwrap();
     fs.stat(&root(), b"/d/f", true).unwrap();
@@ -195,7 +195,7 @@ fn what_is_removed_stays_removed_for_who_is_told() {
                     if let Some(last) = count.checked_sub(1) {
                         assert_eq!(kind(fs.stat(&root(), &all[last], true)), ErrorKind::NotFound);
                     }
-                    // Puts the next ones on the board again.
+                    // Puts the next ones into the look-up table again.
                     let _ = fs.stat(&root(), &all[(count + 1).min(ROUNDS - 1)], true);
                 }
             });
@@ -304,7 +304,7 @@ proptest! {
     }
 }
 
-/// Says so when it ends, however it does: threads that look wait for nobody who has failed.
+/// Says so when it ends, however it does: threads that look wait for no thread that has failed.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -313,7 +313,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Runs `work` while the leases of `client` are given back as soon as they are called back.
+/// Runs `work` while the delegations of `client` are given back as soon as they are recalled.
 fn while_listening(client: &Client, work: impl FnOnce()) {
     let node = client.map().unwrap().nodes()[0].node;
     let mut revocations = client.revocations(node).unwrap();
@@ -344,7 +344,7 @@ fn who_has_all_leases_leaves_changes_with_the_node_and_gets_more_leases_for_cert
             match index % 6 {
                 0 => far.unlink(&root(), &path).unwrap(),
                 1 => far.chmod(&root(), &path, 0o600, true).unwrap(),
-                // Not longer than a lease, on the busiest machine.
+                // Not longer than a delegation, on the busiest machine.
                 2 => assert!(promise.left(fs).is_none_or(|left| left < Duration::from_secs(4))),
                 _ => fs.unlink(&root(), &path).unwrap(),
             }

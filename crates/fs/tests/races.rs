@@ -198,7 +198,7 @@ fn removals_of_a_directory_against_creates_in_it() {
         let path = format!("/d/{index}");
         while !stop.load(Ordering::Acquire) {
             if fs.open_file(&root(), path.as_bytes(), OpenFlags::creating(), 0o644).is_ok() {
-                // What was made in a directory is there, and keeps it from being removed.
+                // A file that was made in a directory is there, and keeps it from being removed.
                 if fs.unlink(&root(), path.as_bytes()).is_err() {
                     orphans.fetch_add(1, Ordering::Relaxed);
                 }

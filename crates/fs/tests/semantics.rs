@@ -117,7 +117,7 @@ fn others_see_them_when_they_are_sent_and_the_maker_at_once() {
     let synced = make(fs, b"/t/f", b"f");
     synced.fsync().unwrap();
     assert_eq!(get(&other, b"/t/f").unwrap(), b"f");
-    // What does not fit leaves at once, and whole.
+    // A file that does not fit leaves at once, and whole.
     let large = noise(100_000, 1);
     let file = make(fs, b"/t/g", b"small");
     file.write_at(&large, 5).unwrap();
@@ -168,7 +168,7 @@ fn a_name_that_was_taken_is_opened_as_it_would_have_been() {
 fn failures_are_told_late_but_told() {
     let rig = temporary(1);
     let (fs, other) = (&rig.fs, rig.another());
-    // Closed before the failure shows: whoever flushes hears of it.
+    // Closed before the failure shows: the next flush tells of it.
     make(fs, b"/t/a", b"x").close().unwrap();
     common::put(&other, b"/t/a", b"other's");
     let open = make(fs, b"/t/b", b"x");
@@ -182,7 +182,7 @@ fn failures_are_told_late_but_told() {
     make(fs, b"/t/d/f", b"x").close().unwrap();
     other.rmdir(&root(), b"/t/d").unwrap();
     assert_eq!(kind(fs.flush()), ErrorKind::NotFound);
-    // One that moved takes all with it.
+    // A directory that moved takes all with it.
     fs.mkdir(&root(), b"/t/d", 0o755).unwrap();
     make(fs, b"/t/d/f", b"x").close().unwrap();
     other.rename(&root(), b"/t/d", b"/moved", samite_fs::RenameFlags::default()).unwrap();
@@ -235,7 +235,7 @@ fn in_a_session_an_open_file_stays_as_it_was() {
     file.close().unwrap();
     assert_eq!((rig.client.stats() - before).requests, 1);
     assert_eq!(get(fs, b"/s/f").unwrap(), b"after this");
-    // What this process does itself, it sees.
+    // This process sees its own changes.
     let file = open(fs, &root(), b"/s/f", OpenFlags::reading()).unwrap();
     common::put(fs, b"/s/f", b"mine");
     assert_eq!(file.read_at(&mut buf, 0).unwrap(), 4);

@@ -98,7 +98,7 @@ fn nothing_is_left_of_a_file() {
     let rig = Rig::new(1);
     let node = rig.client.map().unwrap().nodes()[0].node;
     let records = || rig.client.node_status(node).unwrap().records;
-    // The directory's mark stays.
+    // The directory's change stamp stays.
     put(&rig.fs, b"/f", b"");
     rig.fs.unlink(&root(), b"/f").unwrap();
     let before = records();
@@ -258,7 +258,7 @@ fn a_slower_client_does_not_set_a_time_back_but_a_write_ends_one_that_was_set() 
     }
 }
 
-/// Many make and remove names in one directory; whoever looks sees its time go one way.
+/// Many make and remove names in one directory; every observer sees its time go one way.
 #[test]
 fn the_time_of_a_directory_does_not_go_back_whoever_changes_it() {
     let rig = Rig::new(1);
@@ -299,7 +299,7 @@ fn settling_takes_no_time_back_that_others_have_seen() {
     let file = create(fs, b"/f");
     file.write_at(&noise(100_000, 1), 0).unwrap();
     nap();
-    // Cut by somebody else, so that what the handle knows is out of date when it settles.
+    // Cut by another client, so that what the handle knows is out of date when it settles.
     other.truncate(&root(), b"/f", 70_000).unwrap();
     nap();
     file.write_at(&noise(100_000, 2), 0).unwrap();

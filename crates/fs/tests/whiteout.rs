@@ -37,7 +37,7 @@ fn files_leave_one_within_and_across_partitions() {
         rename(fs, &from, &to).unwrap();
         assert_ne!(assert_whiteout(&other, &from), ino);
         assert_eq!(other.stat(&root(), &to, false).unwrap().ino, ino);
-        // Handles follow their files; what was replaced lives on for whoever has it open.
+        // Handles follow their files; a replaced file lives on for processes that have it open.
         file.write_at(b"MOVED", 0).unwrap();
         assert_eq!(get(fs, &to).unwrap(), b"MOVED");
         assert_eq!(read_all(&replaced).unwrap(), if i % 2 == 0 { &b"replaced"[..] } else { b"" });

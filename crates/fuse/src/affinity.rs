@@ -1,15 +1,16 @@
-//! Serving on the core of who asks.
+//! Affinity following: a worker moves to the core of the program that asks.
 //!
-//! A program that asks for one thing after the other waits each time, and its core would have nothing to do: to be woken there takes longer than
-//! what it asks for. Where that is seen, the worker that serves it goes to its core. Then neither of them is ever woken from a sleep,
-//! and the other cores are left to those with more to do.
+//! A program that asks for one thing after the other waits each time, and its core would have
+//! nothing to do: to be woken there takes longer than what it asks for. Where that is seen, the
+//! worker that serves it goes to its core. Then neither of them is ever woken from a sleep, and the
+//! other cores are left to programs with more to do.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// Who has its answer on the same core asks again sooner, unless it computes.
+/// A program whose answer came on its own core asks again sooner, unless it computes.
 const LATE: Duration = Duration::from_micros(12);
 /// So many late requests in a row are no accident.
 const LATE_MAX: u32 = 8;
@@ -48,7 +49,8 @@ impl AffinityFollower {
         }
     }
 
-    /// The next request has come so long after the last answer: goes to the core of who was answered if that may help, and away if it has not.
+    /// The next request has come so long after the last answer: goes to the core of the program
+    /// that was answered if that may help, and away if it has not.
     pub fn asked_again(&mut self, after: Duration, now: Instant) {
         if self.is_late(after)
             && !leave()
@@ -113,7 +115,8 @@ fn core_of(thread: u32) -> Option<usize> {
     processor(&stat)
 }
 
-/// Its field of that name, of `proc_pid_stat(5)`: the 39th, counted from 1. The second, a name, may hold anything.
+/// Its field of that name, of `proc_pid_stat(5)`: the 39th, counted from 1. The second, a name, may
+/// contain anything.
 fn processor(stat: &str) -> Option<usize> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(36)?.parse().ok()

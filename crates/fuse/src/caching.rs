@@ -1,8 +1,10 @@
-//! What the kernel may keep for a moment, and how it is told when it may not.
+//! The kernel's cached answers: how long it may use them, and how they are invalidated.
 //!
-//! The nodes promise that what was looked up stays as it is, and call a promise back before they let somebody change it. The kernel
-//! is told to keep an answer for less than the promise lasts. One thread for each node hears what is called back, makes
-//! the kernel forget it, and only then gives the lease back: so no program sees anything older than the store holds.
+//! The nodes grant delegations on records that were looked up, and recall them before they let
+//! another client change the record. The kernel is told to keep an answer for less than the
+//! delegation lasts. One thread for each node hears of the recalls, makes the kernel forget the
+//! answers, and only then gives the delegation back: so no program sees anything older than the
+//! store's state.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,9 +21,10 @@ use samite_types::NodeId;
 use crate::directories::{CachedAnswer, DirectoryCache};
 use crate::ops::FuseOperations;
 
-/// How much of a promise has to be left for the kernel to believe what it was told.
+/// How much of a delegation has to be left for the kernel to rely on an answer.
 pub const LEFT_MIN: Duration = Duration::from_secs(2);
-/// By how much the kernel stops to believe it before the promise is over: for what the answer takes on its way into the kernel.
+/// How long before the end of the delegation the kernel stops relying on an answer: for the time
+/// that the answer takes on its way into the kernel.
 const SLACK: Duration = Duration::from_secs(1);
 /// How long a question to a node stays open.
 const LISTEN: Duration = Duration::from_secs(1);
@@ -30,9 +33,9 @@ const RETRY: Duration = Duration::from_millis(100);
 /// Most inodes whose attributes the kernel is let keep by the name they live in: more than a listing can tell of before they are
 /// forgotten, about 30 MB.
 const KEPT_MAX: usize = 1 << 18;
-/// For how long they are known: longer than any promise lasts.
+/// For how long they are known: longer than any delegation lasts.
 const KEPT_FOR: Duration = Duration::from_secs(4);
-/// Time between two looks for those that need not be known any more.
+/// Time between two sweeps of names that need not be known any more.
 const SWEEP_EVERY: Duration = Duration::from_millis(200);
 /// How long an answer that has left may take to become an inode in the kernel.
 const ARRIVAL: Duration = Duration::from_millis(50);
@@ -44,7 +47,7 @@ type Names = HashMap<(u64, Box<[u8]>), (u64, Instant)>;
 #[derive(Default)]
 struct KernelInode {
     names: Names,
-    /// When it was last looked for those that have ended.
+    /// When it was last looked for names whose time has ended.
     swept: Option<Instant>,
 }
 
@@ -61,29 +64,30 @@ impl KernelInode {
     }
 }
 
-/// What the kernel was let keep.
+/// The answers that the kernel may keep.
 pub struct KernelCache {
     fs: FileSystem,
     is_on: bool,
-    /// Shared from the look at a promise until the kernel has its answer. Whoever has heard that promises are called back takes it
-    /// alone, once: then all answers that relied on them are in the kernel, where it can be told.
+    /// Read-locked from the check of a delegation until the kernel has its answer. A thread that
+    /// has heard of recalls takes the write lock, once: then all answers that relied on those
+    /// delegations are in the kernel, where they can be invalidated.
     gate: RwLock<()>,
     kept: Mutex<KernelInode>,
     /// Attributes that the kernel asks for after each change of its own.
     pub directories: DirectoryCache,
 }
 
-/// What an answer relies on.
+/// The ground on which an answer is valid.
 #[derive(Clone, Copy, Debug)]
 pub enum AnswerBasis {
-    /// A promise of the nodes.
+    /// A delegation of the nodes.
     Promise(DelegationStamp),
-    /// What is kept of a directory.
+    /// Attributes in the directory cache.
     Directory(CachedAnswer),
 }
 
 impl KernelCache {
-    /// For a mount of `fs`; nothing is kept unless it `is_on`.
+    /// For a mount of `fs`; the kernel keeps nothing unless it `is_on`.
     pub fn new(fs: FileSystem, is_on: bool) -> Self {
         Self {
             fs,
@@ -94,12 +98,12 @@ impl KernelCache {
         }
     }
 
-    /// Whether anything is kept at all.
+    /// Whether the kernel keeps anything at all.
     pub const fn is_on(&self) -> bool {
         self.is_on
     }
 
-    /// Sends an answer that relies on promises: `send` is given how long each may be relied on.
+    /// Sends an answer that relies on delegations: `send` is given how long each may be relied on.
     pub fn answer<const N: usize>(
         &self,
         relied: [Option<AnswerBasis>; N],
@@ -181,7 +185,8 @@ impl KernelNotifier {
         self.forget_names().is_ok()
     }
 
-    /// The attributes of an inode have to be asked for again. One that the kernel has been told of may still be on its way there.
+    /// The attributes of an inode have to be asked for again. An inode that the kernel has been
+    /// told of may still be on its way there.
     fn forget_attributes(&self, ino: u64, is_known: impl Fn() -> bool) {
         let end = Instant::now() + ARRIVAL;
         while let Err(error) = self.notifier.inval_inode(INodeNo(ino), -1, 0) {
@@ -206,7 +211,8 @@ impl Drop for RecallThread {
 }
 
 impl RecallThread {
-    /// Begins to listen, on one thread for each node. Without it nodes give no promise that the kernel could rely on.
+    /// Begins to listen for recalls, on one thread for each node. Without it nodes grant no
+    /// delegation that the kernel could rely on.
     ///
     /// # Errors
     /// A thread or descriptor cannot be had.
@@ -248,14 +254,14 @@ fn listen(ops: &FuseOperations, kernel: &KernelNotifier, node: NodeId, is_over: 
             Ok(())
         });
         if let Err(error) = heard {
-            // What it has promised runs out, and it promises nothing more until it is listened to again.
+            // Its delegations run out, and it grants no more until it is listened to again.
             tracing::debug!(%error, %node, "listen for revocations");
             std::thread::sleep(RETRY);
         }
     }
 }
 
-/// Hears of one batch of promises that are called back, and has the kernel forget what relied on them.
+/// Hears of one batch of recalls, and has the kernel forget the answers that relied on them.
 fn hear(
     ops: &FuseOperations,
     kernel: &KernelNotifier,
@@ -270,7 +276,7 @@ fn hear(
     let records: Vec<RecordOf> = records.iter().filter_map(|record| of(&record.key)).collect();
     let has_names = records.iter().any(|record| matches!(record, RecordOf::Name { .. }));
     let inos: Vec<u64> = records.into_iter().filter_map(|record| caching.ino_of(record)).collect();
-    // Before the gate: who passes it later relies on this no more.
+    // Before the lock is taken: an answer that locks it later relies on this no more.
     inos.iter().for_each(|ino| caching.directories.forget(*ino));
     drop(caching.gate.write().unwrap_or_else(PoisonError::into_inner));
     if has_names {

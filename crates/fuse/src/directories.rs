@@ -1,12 +1,14 @@
 //! Attributes of directories, kept across this mount's own changes.
 //!
-//! The kernel forgets a directory's attributes whenever it has changed something in it, and asks for them before it changes the next.
-//! To find them anew costs a question to every node. But while the promises on them stand, nobody else has changed them, and
-//! what this mount itself changed it knows: so they are kept here, and each own change is added to them before the kernel hears that
-//! it is done.
+//! The kernel forgets a directory's attributes whenever it has changed something in it, and asks
+//! for them before it changes the next. To find them anew costs a question to every node. But while
+//! the delegations on them last, no other client has changed them, and this mount knows its own
+//! changes: so they are kept here, and each own change is added to them before the kernel hears
+//! that it is done.
 //!
-//! While an own change is under way nothing is answered from here: others may see it already. What is doubtful is dropped: changes
-//! that failed, two at a time, renames, and a clock that stands before the directory's times.
+//! While an own change is under way nothing is answered from here: others may see it already.
+//! Doubtful attributes are dropped: after changes that failed, two at a time, renames, and a clock
+//! that stands before the directory's times.
 //!
 //! In the same way it is known here which names are in a directory where this mount makes some ([`crate::names`]).
 
@@ -28,7 +30,7 @@ const DIRECTORIES_MAX: usize = 1 << 12;
 /// Most bytes of all names that are known, roughly.
 const NAMES_LEN_MAX: usize = 32 << 20;
 
-/// What an own change did to a directory.
+/// The effect of an own change on a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeEffect {
     /// Nothing.
@@ -39,7 +41,7 @@ pub enum ChangeEffect {
     Unknown,
 }
 
-/// What an own change does to the names of a directory.
+/// The effect of an own change on the names of a directory.
 #[derive(Clone, Copy, Debug)]
 pub enum NameChange<'a> {
     /// Nothing.
@@ -107,25 +109,26 @@ pub struct CachedAnswer {
 }
 
 impl DirectoryCache {
-    /// What is kept of a directory for at least `left` from now.
+    /// The cached attributes of a directory, if valid for at least `left` from now.
     pub fn get(&self, ino: u64, left: Duration) -> Option<(FileAttributes, CachedAnswer)> {
         let table = self.lock();
         let kept = table.standing(ino).filter(|kept| kept.until >= Instant::now() + left)?;
         Some((kept.attr, CachedAnswer { ino, number: kept.number }))
     }
 
-    /// For how long an answer from here still holds; `None`: something has happened.
+    /// For how long an answer from here is still valid; `None`: something has happened.
     pub fn left(&self, standing: CachedAnswer) -> Option<Duration> {
         let table = self.lock();
         let kept = table.standing(standing.ino).filter(|kept| kept.number == standing.number)?;
         Some(kept.until.saturating_duration_since(Instant::now()))
     }
 
-    /// Keeps what a directory was found to be, if the promise stands, that is if nothing has changed since it was asked for.
+    /// Keeps the attributes that a directory was found with, if the delegation is still valid, that
+    /// is if nothing has changed since it was asked for.
     pub fn keep(&self, fs: &FileSystem, attr: &FileAttributes, promise: &DelegationStamp) {
         let mut guard = self.lock();
         let table = &mut *guard;
-        // Under the lock: whoever calls the promise back, or changes something, has broken it before it comes here.
+        // Under the lock: a recall or a change has ended the delegation before it comes here.
         let Some(left) = promise.left(fs) else { return };
         if table.changing > 0 || !table.has_room(attr.ino) {
             return;
@@ -156,7 +159,8 @@ impl DirectoryCache {
         !is_known && directory.pace.is_due()
     }
 
-    /// These are all names in a directory, if the promise stands, that is if nothing has changed since they were asked for.
+    /// These are all names in a directory, if the delegation is still valid, that is if nothing has
+    /// changed since they were asked for.
     pub fn know(&self, fs: &FileSystem, ino: u64, names: Names, promise: &DelegationStamp) {
         let mut guard = self.lock();
         let table = &mut *guard;
@@ -179,7 +183,8 @@ impl DirectoryCache {
         table.drop_kept(ino);
     }
 
-    /// Makes a change to directory `ino`; `effect` says of the result what it did to the attributes.
+    /// Makes a change to directory `ino`; `effect` derives the change of the attributes from the
+    /// result.
     pub fn change<T>(
         &self,
         ino: u64,
@@ -303,7 +308,7 @@ impl DirectoryTable {
         }
     }
 
-    /// An own change is about to begin: what it makes may be there from now on.
+    /// An own change is about to begin: the file that it makes may be there from now on.
     fn begin_names(&mut self, ino: u64, change: NameChange<'_>) {
         if let NameChange::Make(name) = change
             && let Some(names) = self.directories.get_mut(&ino).and_then(|d| d.names.as_mut())
@@ -327,7 +332,7 @@ impl DirectoryTable {
         let Some(directory) = self.directories.get_mut(&ino) else { return };
         match (change, &mut directory.names) {
             (NameChange::Make(_), None) => directory.pace.made(),
-            // Who makes it meanwhile may be the later of the two.
+            // The client that makes it meanwhile may be the later of the two.
             (NameChange::Remove(name), Some(names)) if !directory.is_overlapped => {
                 let before = names.cost();
                 names.remove(name);
@@ -465,7 +470,7 @@ mod tests {
     }
 
     fn run(all: &DirectoryCache, change: NameChange<'_>, run: impl Fn() -> Result<()>) {
-        // What it comes to is not what is asked here.
+        // Its result is not tested here.
         let _ = all.change(INO, change, run, |_| ChangeEffect::Unknown);
     }
 

@@ -1,10 +1,11 @@
 //! Where the kernel has its directories.
 //!
-//! The kernel has a directory at one place only. When it finds one elsewhere, because somebody else has moved it, it moves its own
-//! entry there. Within a rename to another directory it cannot do so: the lock that this takes is held by the rename itself, which
-//! fails with `ESTALE`, however often it is tried. So a thread takes the entry at the old place from the kernel. It may have to wait
-//! for that until the rename has failed; but the kernel tries such a rename once more by itself, and first looks up its path
-//! again, which waits for the thread.
+//! The kernel has a directory at one place only. When it finds one elsewhere, because another
+//! client has moved it, it moves its own entry there. Within a rename to another directory it
+//! cannot do so: the lock that this takes is held by the rename itself, which fails with `ESTALE`,
+//! however often it is tried. So a thread takes the entry at the old place from the kernel. It may
+//! have to wait for that until the rename has failed; but the kernel tries such a rename once more
+//! by itself, and first looks up its path again, which waits for the thread.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
@@ -20,7 +21,7 @@ use crate::ops::{FuseOperations, KernelName};
 
 /// Most entries that wait to be taken from the kernel.
 const QUEUE_MAX: usize = 1024;
-/// How long a request waits for them at most: what it waits for may wait for its answer.
+/// How long a request waits for them at most: the rename that it waits for may wait for its answer.
 const WAIT_MAX: Duration = Duration::from_millis(20);
 
 /// Directory and name.
@@ -120,7 +121,8 @@ impl DirectoryPlaces {
         }
     }
 
-    /// Waits a moment for directories that are elsewhere to be gone from where the kernel had them.
+    /// Waits a short time for directories that are elsewhere to be gone from where the kernel had
+    /// them.
     pub fn settle(&self) {
         if self.is_settled() {
             return;
@@ -157,7 +159,7 @@ fn place(at: KernelName<'_>) -> Place {
     (at.parent, at.name.as_bytes().into())
 }
 
-/// Takes from the kernel what is elsewhere, for as long as it lives.
+/// Takes directories that are elsewhere from the kernel, for as long as it lives.
 pub struct PlaceClearing(Arc<FuseOperations>);
 
 impl PlaceClearing {

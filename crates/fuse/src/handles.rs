@@ -31,7 +31,7 @@ pub struct NextEntry {
     /// Position before it.
     pub before: u64,
     pub entry: DirEntry,
-    /// What it means, if it was looked up.
+    /// The inode behind the name, if it was looked up.
     pub named: Option<ResolvedName>,
 }
 

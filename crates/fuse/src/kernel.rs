@@ -16,7 +16,7 @@ pub fn caller(request: &Request) -> CallerContext {
     }
 }
 
-/// The errno of an error. What has no better one is worth a line in the log.
+/// The errno of an error. An error without a better one is worth a line in the log.
 pub fn errno(error: &Error) -> Errno {
     let errno = Errno::from_i32(error.kind().errno().raw_os_error());
     if errno.code() == Errno::EIO.code() {
@@ -38,7 +38,7 @@ pub const fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-/// What the kernel takes for the answer that there is no such name.
+/// The answer that the kernel takes for a missing name.
 pub const NO_FILE: FileAttr = FileAttr {
     ino: INodeNo(0),
     size: 0,

@@ -1,4 +1,4 @@
-//! What is asked of the kernel when the mount begins.
+//! The options that are asked of the kernel when the mount begins.
 
 use fuser::{InitFlags, KernelConfig};
 
@@ -7,11 +7,11 @@ pub const IO_LEN_MAX: u32 = 1 << 20;
 /// Requests that the kernel may have under way that nobody waits for.
 const BACKGROUND_MAX: u16 = 64;
 
-/// What a listing brings along is of use only where it can be kept for a moment.
+/// The attributes in a listing are of use only where the kernel can keep them for a short time.
 const WISHES_OF_CACHES: InitFlags =
     InitFlags::FUSE_DO_READDIRPLUS.union(InitFlags::FUSE_READDIRPLUS_AUTO);
 
-/// What is asked of the kernel where it knows it.
+/// The options that are asked of a kernel that has them.
 const WISHES: [InitFlags; 11] = [
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_ASYNC_DIO,
@@ -30,7 +30,7 @@ const WISHES: [InitFlags; 11] = [
 /// Asks for all of it. `caches`: the kernel is let keep names and attributes.
 pub fn ask(config: &mut KernelConfig, caches: bool) {
     for wish in WISHES {
-        // What this kernel does not know is done without.
+        // The mount does without the options that this kernel does not have.
         let _ = config.add_capabilities(wish);
     }
     if caches {

@@ -1,7 +1,9 @@
-//! File locks: the store keeps them, so that they hold on every node and through every door.
+//! File locks: the store keeps them, so that they are valid on every node and over every access
+//! path.
 //!
-//! The kernel keeps no list of them. What ends with a close is noted here: the locks of a process when it closes any descriptor of the
-//! file, those of an open file description when that goes. All of them end with the daemon.
+//! The kernel keeps no list of them. The locks that end with a close are noted here: the locks of a
+//! process when it closes any descriptor of the file, those of an open file description when that
+//! goes. All of them end with the daemon.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,14 +28,14 @@ const WAITERS_MAX: usize = 512;
 /// How often a waiter looks whether its caller has a signal to handle.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What the kernel asks about a lock.
+/// A lock as the kernel asks for it.
 #[derive(Clone, Copy, Debug)]
 pub struct LockAsk {
     /// Inode number.
     pub ino: u64,
     /// Open file through which it comes.
     pub handle: u64,
-    /// Whose: a process or an open file description, by a number of the kernel's.
+    /// The owner: a process or an open file description, by a number of the kernel's.
     pub owner: u64,
     /// Which kind.
     pub space: LockSpace,
@@ -45,7 +47,7 @@ pub struct LockAsk {
     pub pid: u32,
 }
 
-/// What a lock that is held looks like to the kernel: first byte, last byte, kind and process.
+/// A lock that is held, as the kernel is told of it: first byte, last byte, kind and process.
 pub type Shown = (u64, u64, i32, u32);
 
 struct MountLock {
@@ -57,7 +59,7 @@ struct MountLock {
 /// The locks of one mount.
 pub struct MountLocks {
     locks: FileLocks,
-    /// Inode number → who may hold locks on it.
+    /// Inode number → the owners that may hold locks on it.
     held: Mutex<HashMap<u64, Vec<MountLock>>>,
     /// Inodes in `held`: closing a file without locks looks at this only.
     inodes: AtomicUsize,
@@ -94,7 +96,7 @@ impl MountLocks {
         (before < WAITERS_MAX).then_some(waiter)
     }
 
-    /// Who is in the way of a lock.
+    /// The lock that is in the way of another.
     pub fn test(&self, ask: &LockAsk) -> Answer<Option<Shown>> {
         let found = self.locks.test(ask.place(), ask.wanted()?).map_err(|error| errno(&error))?;
         Ok(found.map(|found| self.show(&found)))
@@ -111,7 +113,7 @@ impl MountLocks {
         self.end(ino, |held| held.space == LockSpace::Ranges && held.owner == owner)
     }
 
-    /// An open file description is gone, and what was locked through it.
+    /// An open file description is gone, and with it its locks.
     pub fn on_release(&self, ino: u64, handle: u64) -> Answer<()> {
         self.end(ino, |held| held.handle == handle)
     }
@@ -158,7 +160,7 @@ impl MountLocks {
     }
 }
 
-/// A place among those who wait.
+/// A place among the waiting requests.
 pub struct LockQueuePlace<'l>(&'l MountLocks);
 
 impl LockQueuePlace<'_> {
@@ -235,8 +237,8 @@ pub fn space_of(request: &Request) -> LockSpace {
     if flags & FLOCK != 0 { LockSpace::Whole } else { LockSpace::Ranges }
 }
 
-/// Signals of a thread that waits for an answer. The kernel tells of an interruption only those that take such messages, which fuser does
-/// not, so it is asked.
+/// Signals of a thread that waits for an answer. The kernel tells of an interruption only a daemon
+/// that takes such messages, which fuser does not, so it is asked.
 struct WaiterSignals {
     path: Option<String>,
     looked: Mutex<Instant>,

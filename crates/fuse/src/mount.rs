@@ -22,13 +22,13 @@ pub const THREADS_DEFAULT: usize = 8;
 /// Most workers of a mount.
 pub const THREADS_MAX: usize = 64;
 
-/// What `df` and `mount` say the file system is, after `fuse.`.
+/// The type of the file system that `df` and `mount` show, after `fuse.`.
 pub const SUBTYPE: &str = "samite";
 
 /// How to mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// Name of the cluster: what `df` and `mount` show as the source is `samite:NAME`.
+    /// Name of the cluster: `df` and `mount` show as the source `samite:NAME`.
     pub cluster: String,
     /// Refuse to change anything.
     pub is_read_only: bool,
@@ -48,8 +48,8 @@ pub struct StoreMount {
 }
 
 impl StoreMount {
-    /// Mounts `fs` on the directory `path`. Its client is to be this mount's alone: what else goes through it is not taken for a change by others,
-    /// of which the kernel is told.
+    /// Mounts `fs` on the directory `path`. Its client is to be this mount's alone: other changes
+    /// through it are not taken for changes by others, of which the kernel is told.
     ///
     /// # Errors
     /// The root of the store cannot be read; the system does not let this user mount there (without root,
@@ -83,7 +83,7 @@ impl StoreMount {
         Ok(Self { session, ops, readers })
     }
 
-    /// What ends the mount from another thread: then [`StoreMount::serve`] returns.
+    /// A handle that ends the mount from another thread: then [`StoreMount::serve`] returns.
     pub fn unmounter(&mut self) -> Unmounter {
         self.session.unmount_callable()
     }
@@ -104,7 +104,7 @@ impl StoreMount {
     }
 }
 
-/// What may be in the way of a mount that failed, as far as that can be seen.
+/// Likely causes of a mount that failed, as far as they can be seen.
 fn hint() -> &'static str {
     let device = Path::new("/dev/fuse");
     let can_use = Access::READ_OK | Access::WRITE_OK;

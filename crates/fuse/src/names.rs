@@ -1,14 +1,17 @@
 //! All names of a directory, known for as long as nobody else makes another one.
 //!
-//! The kernel looks each name up before it makes a file of that name. While the promises on a directory's marks stand, which are in
-//! every partition and change with each entry, only this mount makes names there. So when it has listed them once, and adds its own before it
-//! makes them, it can tell without asking that there is no such name. What it knows may name too much: then nodes are asked. It never names too
-//! little: a change that failed, and may take effect later, ends it.
+//! The kernel looks each name up before it makes a file of that name. While the delegations on a
+//! directory's change stamps last, which are in every partition and change with each entry, only
+//! this mount makes names there. So when it has listed them once, and adds its own before it makes
+//! them, it can tell without asking that there is no such name. It may know a name that is not
+//! there any more: then nodes are asked. It never misses a name: a change that failed, and may take
+//! effect later, ends it.
 
 use std::collections::HashSet;
 use std::time::Instant;
 
-/// What a name takes beside its bytes: its place in the table, and what comes with memory of its own.
+/// Memory of a name beside its bytes: its place in the table, and the overhead of its own
+/// allocation.
 const NAME_COST: usize = 64;
 /// Own names made before a directory is listed for the first time, and after a listing that has paid.
 const PAUSE_MIN: u32 = 2;
@@ -25,7 +28,7 @@ pub struct KnownNames {
     cost: usize,
     /// Until then nobody else makes any.
     until: Instant,
-    /// This mount has made some since it was last promised that others do not.
+    /// This mount has made some since the last delegations on the change stamps.
     is_used: bool,
     /// Names that it has told to be missing.
     uses: u32,
@@ -70,7 +73,8 @@ impl KnownNames {
         lack
     }
 
-    /// It was promised anew, while the last promise stood or not, that nobody else makes names until then.
+    /// The delegations were granted anew, while the last ones were valid or not: nobody else makes
+    /// names until then.
     pub fn extend(&mut self, until: Instant) {
         // Where nothing is made here, the kernel keeps better by itself what is missing.
         if std::mem::take(&mut self.is_used) && Instant::now() < self.until {
@@ -120,7 +124,7 @@ impl ListingHabit {
         is_due
     }
 
-    /// What was listed is known no more.
+    /// The listed names are known no more.
     pub const fn ended(&mut self, known: &KnownNames) {
         if known.uses >= USES_MIN {
             self.pause = PAUSE_MIN;

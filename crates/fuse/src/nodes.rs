@@ -31,8 +31,8 @@ impl NodeTable {
         Self { shards: Default::default(), root: Arc::new(root) }
     }
 
-    /// A handle of an inode. One that is open also works when the last name is gone, and knows what it has
-    /// written.
+    /// A handle of an inode. One that is open also works when the last name is gone, and knows its
+    /// own writes.
     pub fn get(&self, ino: u64) -> Result<Arc<OpenFile>, Errno> {
         if ino == self.root.ino() {
             return Ok(self.root.clone());

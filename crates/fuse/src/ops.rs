@@ -1,4 +1,4 @@
-//! What the kernel asks for, as calls on the file system.
+//! The requests of the kernel, as calls on the file system.
 
 mod attributes;
 mod data;
@@ -45,7 +45,7 @@ impl FuseOperations {
         Self { fs, nodes, places, handles, locks, caching }
     }
 
-    /// Runs one operation. One that panics fails, and the mount goes on.
+    /// Runs one operation. An operation that panics fails, and the mount goes on.
     pub fn run<T>(&self, operation: impl FnOnce(&Self) -> Answer<T>) -> Answer<T> {
         catch_unwind(AssertUnwindSafe(|| operation(self))).unwrap_or(Err(Errno::EIO))
     }

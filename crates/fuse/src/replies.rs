@@ -8,7 +8,7 @@ use fuser::{
 
 use crate::ops::Answer;
 
-/// How long the kernel may believe what it was told without a promise.
+/// How long the kernel may rely on an answer without a delegation.
 pub const TTL: Duration = Duration::ZERO;
 /// Inode numbers are never used again.
 pub const GENERATION: Generation = Generation(0);

@@ -57,7 +57,7 @@ impl FuseServer {
         next: ExpectedRequest,
     ) -> ServedRequest<'_, impl Fn() -> bool> {
         let is_long = len >= LONG_LEN_MIN;
-        // Who moves much data is likely to have more of it, and others as well.
+        // A program that moves much data is likely to have more of it, and others as well.
         let turn =
             self.readers.begin(req.pid(), next, move || !is_long && self.ops.fs.answers_soon());
         if is_long {
@@ -66,7 +66,7 @@ impl FuseServer {
         turn
     }
 
-    /// Answers with what was made.
+    /// Answers with the new file.
     fn made(&self, answer: Answer<SeenName<FileAttr>>, reply: ReplyEntry) {
         match answer {
             Ok(SeenName { attr, name, attributes }) => {
@@ -393,7 +393,7 @@ impl Filesystem for FuseServer {
     }
 
     fn fsyncdir(&self, _req: &Request, _ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        // What a call on a directory has done is done.
+        // A call on a directory is complete when it returns.
         reply.ok();
     }
 

@@ -1,4 +1,5 @@
-//! Files without a name whose holders were killed: a mount, which lives long, clears them away.
+//! Leaked orphans, files without a name whose holders were killed: a mount, which lives long,
+//! removes them.
 
 use std::io;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -25,7 +26,8 @@ impl SweepThread {
         let fs = fs.clone();
         std::thread::Builder::new().name("sweep".to_owned()).spawn(move || {
             while is_over.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                // What was closed here is nobody's reason to stay.
+                // Files that were closed here must not stay for an open reference that this mount
+                // has yet to end.
                 if let Err(error) = fs.flush_closes() {
                     tracing::debug!(%error, "tell of closes");
                 }

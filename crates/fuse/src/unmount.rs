@@ -55,11 +55,13 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<()> {
     }
 }
 
-/// Ends a mount that nobody serves any more, whoever uses it. The kernel may not know: a thread of a daemon that was killed can be left waiting for a
-/// program that waits for the daemon, and keep the connection open. So that is aborted first, and all who wait there get an error.
+/// Ends a mount that nobody serves any more, also while programs use it. The kernel may not know: a
+/// thread of a daemon that was killed can be left waiting for a program that waits for the daemon,
+/// and keep the connection open. So that is aborted first, and all programs that wait there get an
+/// error.
 ///
 /// # Errors
-/// What the system says.
+/// The error that the system reports.
 pub fn unmount_dead(mount: &MountEntry) -> Result<()> {
     match rustix::mount::unmount(&mount.path, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW) {
         Ok(()) => return Ok(()),
@@ -143,8 +145,8 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// Processes that have something under `path` open, mapped, or as a directory of theirs: pid and name. Only those that
-/// this user may look at.
+/// Processes that have something under `path` open, mapped, or as a directory of theirs: pid and
+/// name. Only processes that this user may look at.
 #[must_use]
 pub fn users_of(path: &Path) -> Vec<(u32, String)> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
@@ -152,7 +154,7 @@ pub fn users_of(path: &Path) -> Vec<(u32, String)> {
         .flatten()
         .filter_map(|entry| {
             let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
-            // Who asks does not count: it asks from there, and is gone soon.
+            // The process that asks does not count: it asks from there, and is gone soon.
             if pid == std::process::id() {
                 return None;
             }

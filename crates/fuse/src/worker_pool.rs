@@ -1,15 +1,19 @@
 //! How many workers wait for the kernel's next request.
 //!
-//! The kernel wakes the worker that has waited for longest. So requests that come one by one go round all workers: each is woken, with cold caches
-//! and maybe on another core, while the one that has just answered could have taken the next without a sleep. Therefore, where answers come
-//! soon, a worker that has answered and sees that another one waits already takes a rest. It is called when a request takes
-//! long while nobody waits, and comes back by itself where no request has begun for a moment, so that none is held up for longer by others.
-//! While requests go on it comes back only to a machine that has cores for it: workers beyond those take them from the programs that wait.
-//! One of those that rest is on guard: it sees soon when a request finds nobody, because who is awake serves what takes long, or has lost its
-//! core to a program that computes.
+//! The kernel wakes the worker that has waited for longest. So requests that come one by one go
+//! round all workers: each is woken, with cold caches and maybe on another core, while the one that
+//! has just answered could have taken the next without a sleep. Therefore, where answers come soon,
+//! a worker that has answered and sees that another one waits already goes into standby. It is
+//! woken when a request takes long while nobody waits, and comes back by itself where no request
+//! has begun for a short time, so that none is delayed for longer by others. While requests go on
+//! it comes back only to a machine that has cores for it: workers beyond those take them from the
+//! programs that wait. One of the workers in standby is the sentinel: it sees soon when a request
+//! finds no worker, because the workers that are awake serve slow requests, or have lost their core
+//! to a program that computes.
 //!
-//! Who has its answer from a worker on its own core takes that core at once, for as long as it computes. Where another request is there already,
-//! whose program waits on a core that has nothing else to do, that one is served first.
+//! A program that has its answer from a worker on its own core takes that core at once, for as long
+//! as it computes. Where another request is there already, whose program waits on a core that has
+//! nothing else to do, that one is served first.
 //!
 //! The last one that is awake looks for the next request for a while before it sleeps. A program that has its answer mostly asks again within
 //! microseconds, and to wake a worker on a core that has gone idle takes longer than to serve.
@@ -25,13 +29,13 @@ use samite_transport::{PollCost, SpinTime};
 use crate::affinity::{AffinityFollower, leave};
 use crate::delayed_answer::DelayedAnswer;
 
-/// Time between two looks whether a worker that rests is missed: it is for two of them at most.
+/// Time between two checks whether a worker in standby is missed: it is for two of them at most.
 const REST: Duration = Duration::from_millis(20);
 
-/// The same for the one on guard.
+/// The same for the sentinel.
 const GUARD: Duration = Duration::from_micros(500);
 
-/// For so long no request begins before the one on guard comes back.
+/// For so long no request begins before the sentinel comes back.
 const QUIET: Duration = Duration::from_millis(1);
 
 /// A request that is there for so long, while no other one is begun, has found nobody.
@@ -43,12 +47,12 @@ const LOOK_MAX: Duration = Duration::from_micros(200);
 /// The same without offering the core to others.
 const GLANCE: Duration = Duration::from_micros(5);
 
-/// Who waits, who rests, and who looks.
+/// The states of the workers: idle, in standby, or polling.
 #[derive(Debug)]
 pub struct ReaderPool {
     /// Where requests come from, once they do.
     device: OnceLock<OwnedFd>,
-    /// Held by the worker that looks for the next request.
+    /// Locked by the worker that polls for the next request.
     looking: Mutex<PollGuard>,
     /// It has looked in vain, and sleeps.
     sleeps: AtomicBool,
@@ -59,7 +63,7 @@ pub struct ReaderPool {
     workers: usize,
     /// So many workers awake are enough for requests that go on.
     enough: usize,
-    /// Leaves when the next request has been served, or who is on guard looks.
+    /// An answer that leaves when the next request has been served, or when the sentinel looks.
     held: DelayedAnswer,
     rest: Mutex<StandbyPeriod>,
     bell: Condvar,
@@ -73,24 +77,24 @@ struct PollGuard {
 
 #[derive(Debug)]
 struct StandbyPeriod {
-    /// One of them is on guard.
+    /// One of them is the sentinel.
     is_guarded: bool,
-    /// Workers that rest.
+    /// Workers in standby.
     resting: usize,
-    /// How many of them are called, and counted among those who wait.
+    /// How many of them have been woken, and count among the idle ones.
     called: usize,
 }
 
-/// What is likely to come when a request has been answered.
+/// The request that is likely to come when one has been answered.
 #[derive(Clone, Copy, Debug)]
 pub enum ExpectedRequest {
     /// Another one of the same program.
     More,
-    /// Maybe nothing: the kernel has been told what it keeps.
+    /// Maybe nothing: the kernel has been given answers that it keeps.
     Unknown,
 }
 
-/// A request is being served. Ends when it has been answered, maybe with a rest.
+/// A request is being served. Ends when it has been answered, maybe with a time of standby.
 #[must_use]
 pub struct ServedRequest<'r, S: Fn() -> bool> {
     readers: &'r ReaderPool,
@@ -122,7 +126,7 @@ impl ReaderPool {
         }
     }
 
-    /// Requests come from this device, which workers may look at.
+    /// Requests come from this device, which workers may poll.
     pub fn look_at(&self, device: OwnedFd) {
         self.device.get_or_init(|| device);
     }
@@ -148,7 +152,7 @@ impl ReaderPool {
         ServedRequest { readers: self, is_soon, next, who, holds: false }
     }
 
-    /// The request that is being served takes long: somebody is to wait for the next.
+    /// The request that is being served takes long: another worker is to wait for the next.
     pub fn call(&self) {
         if self.waiting.load(Ordering::SeqCst) == 0 {
             let mut rest = self.lock();
@@ -160,8 +164,8 @@ impl ReaderPool {
         }
     }
 
-    /// Until there is a request, or a sleep is better: it has not come for long, or somebody else has work for this core, who may well be to ask. Returns whether
-    /// there is one.
+    /// Until there is a request, or a sleep is better: it has not come for long, or another thread
+    /// has work for this core, maybe a program that is about to ask. Returns whether there is one.
     fn look(&self, who: u32) -> bool {
         let (Some(device), Ok(mut looking)) = (self.device.get(), self.looking.try_lock()) else {
             return false;
@@ -182,7 +186,8 @@ impl ReaderPool {
         true
     }
 
-    /// The same without offering the core to who was answered: it may compute on it for milliseconds, for which others would wait.
+    /// The same without offering the core to the program that was answered: it may compute on it
+    /// for milliseconds, for which others would wait.
     fn glance(&self) -> bool {
         let Some(device) = self.device.get() else { return false };
         let end = Instant::now() + GLANCE;
@@ -236,7 +241,8 @@ impl ReaderPool {
         self.held.send();
     }
 
-    /// Whether a request waits, and nobody begins it: who is awake has lost its core.
+    /// Whether a request waits, and no worker begins it: the worker that is awake has lost its
+    /// core.
     fn finds_nobody(&self) -> bool {
         let Some(device) = self.device.get() else { return false };
         let begun = self.begun.load(Ordering::Relaxed);
@@ -255,7 +261,7 @@ impl ReaderPool {
     }
 }
 
-/// A rest in which nobody has called.
+/// A standby period in which nobody has woken the worker.
 #[derive(Debug, Default)]
 struct StandbyWait {
     is_guard: bool,
@@ -275,8 +281,9 @@ impl StandbyWait {
         if self.is_guard { QUIET } else { REST }
     }
 
-    /// A tick has passed, in which requests went on or did not. `has_cores`: the machine has cores for one more worker than those that are awake.
-    /// `finds_nobody`: a request waits, as who is on guard has seen.
+    /// A tick has passed, in which requests went on or did not. `has_cores`: the machine has cores
+    /// for one more worker than those that are awake. `finds_nobody`: a request waits, as the
+    /// sentinel has seen.
     fn is_over(&mut self, goes_on: bool, has_cores: bool, finds_nobody: bool) -> bool {
         self.rested += self.tick();
         self.quiet = if goes_on { Duration::ZERO } else { self.quiet + self.tick() };
@@ -293,7 +300,7 @@ impl<S: Fn() -> bool> ServedRequest<'_, S> {
         let is_alone = readers.waiting.load(Ordering::SeqCst) == 0;
         if is_alone && (self.is_soon)() && readers.device.get().is_some_and(has_request) {
             match readers.held.keep(send) {
-                // Who is on guard sends it if that request is gone.
+                // The sentinel sends it if that request is gone.
                 Ok(()) if readers.lock().is_guarded => self.holds = true,
                 Ok(()) => readers.held.send(),
                 Err(send) => send(),
@@ -321,7 +328,7 @@ impl<S: Fn() -> bool> Drop for ServedRequest<'_, S> {
             ExpectedRequest::Unknown => self.readers.glance(),
         };
         if !has_next {
-            // Who sleeps on one core could not be woken while a program computes there.
+            // A thread that sleeps on one core could not be woken while a program computes there.
             leave();
         }
         if is_soon && !is_last {
@@ -422,7 +429,7 @@ mod tests {
         (readers, kernel)
     }
 
-    /// Has a worker rest, and come back, while `body` runs.
+    /// Puts a worker into standby, and has it come back, while `body` runs.
     fn beside_one_that_rests(readers: &ReaderPool, body: impl FnOnce()) {
         struct Over<'o>(&'o AtomicBool);
         impl Drop for Over<'_> {
@@ -506,13 +513,13 @@ mod tests {
                 }
                 let began = Instant::now();
                 let turn = readers.begin(7, ExpectedRequest::More, || false);
-                // About when the guard looks, which comes to its tick a little late.
+                // About when the sentinel looks, which comes to its tick a little late.
                 let tick = GUARD + Duration::from_micros(late % 250);
                 while resting(&readers) > 0 && began.elapsed() < tick {
                     std::hint::spin_loop();
                 }
                 readers.call();
-                // Nobody is called who does not rest, at any time.
+                // No worker is woken that is not in standby, at any time.
                 while began.elapsed() < tick + 2 * BEGUN_AFTER {
                     let rest = readers.lock();
                     assert!(rest.called <= rest.resting);

@@ -1,4 +1,4 @@
-//! What the kernel keeps of a mount is never older than what the store holds.
+//! Answers that the kernel keeps of a mount are never older than the store's state.
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
 mod common;
@@ -30,7 +30,8 @@ fn what_one_mount_changes_the_next_call_in_another_sees() {
                 |name: &str| if round % 2 == 0 { store.path(name) } else { other.path(name) };
             let there =
                 |name: &str| if round % 2 == 0 { other.path(name) } else { store.path(name) };
-            // Long enough for leases to be given again on what the last round has changed.
+            // Long enough for delegations to be granted again on the records that the last round
+            // has changed.
             std::thread::sleep(Duration::from_millis(if round % 3 == 0 { 12 } else { 0 }));
             look(&["d", "d/f", "d/g", "d/s"].map(there));
             let links = fs::metadata(there("d")).unwrap().nlink();
@@ -185,7 +186,7 @@ fn files_made_and_removed_cost_a_request_for_each_name_made_and_removed() {
     /// Of each kind.
     const FILES: u64 = 200;
     on_each_store(|store| {
-        // Nobody else uses it: what others do is not in its figures.
+        // Nobody else uses it: the work of others is not in its metrics.
         let mount = store.another_mount(true);
         fs::create_dir(mount.path("d")).unwrap();
         let names: Vec<PathBuf> =
@@ -195,7 +196,7 @@ fn files_made_and_removed_cost_a_request_for_each_name_made_and_removed() {
             names.iter().for_each(|name| what(name));
             mount.requests() - before
         };
-        // Promises are given once the mount listens for their end.
+        // Delegations are granted once the mount listens for recalls.
         let (warm, end) = (mount.path("d/warm"), Instant::now() + Duration::from_secs(10));
         loop {
             drop(fs::File::create_new(&warm).unwrap());
@@ -214,7 +215,7 @@ fn files_made_and_removed_cost_a_request_for_each_name_made_and_removed() {
         println!(
             "requests for {FILES} files: {made} to make, {found} to find, {removed} to remove"
         );
-        // Promises run out once a second, and are then asked for anew.
+        // Delegations run out once a second, and are then asked for anew.
         assert!(made < FILES + FILES / 4, "{made} to make");
         assert!(found < FILES / 2, "{found} to find");
         assert!(removed < FILES + FILES / 2, "{removed} to remove");
@@ -275,7 +276,7 @@ fn a_listing_brings_the_attributes_along() {
         }
         store.fs.mkdir(&ctx, b"/d/below", 0o700).unwrap();
         store.fs.link(&ctx, b"/d/7", b"/d/again", false).unwrap();
-        // Leases are given again on what was changed a moment ago.
+        // Delegations are granted again on records that have just been changed.
         std::thread::sleep(Duration::from_millis(50));
         let list = |mount: &dyn Fn(&str) -> PathBuf| {
             let mut seen = Vec::new();
@@ -294,7 +295,8 @@ fn a_listing_brings_the_attributes_along() {
             (seen, mount.requests() - before)
         };
         let (mut seen, mut requests) = measure(&other);
-        // On a busy machine leases run out before what they are for is asked for: a mount that has seen nothing yet tries again.
+        // On a busy machine delegations run out before their records are asked for again: a mount
+        // that has seen nothing yet tries again.
         for _ in 0..5 {
             if requests >= count as u64 / 4 {
                 other = store.another_mount(true);
@@ -310,7 +312,7 @@ fn a_listing_brings_the_attributes_along() {
             }
         }
         assert!(requests < count as u64 / 4, "{requests} requests for {count} files");
-        // And nothing of it is older than what the store holds.
+        // And nothing of it is older than the store's state.
         fs::write(store.path("d/3"), b"changed").unwrap();
         fs::remove_file(store.path("d/4")).unwrap();
         assert_eq!(fs::metadata(other.path("d/3")).unwrap().len(), 7);

@@ -316,7 +316,7 @@ fn a_signal_ends_the_wait_for_a_lock() {
         waiter.kill().unwrap();
         assert!(!waiter.wait().unwrap().success());
         assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
-        // It holds nothing, and nothing waits in its place.
+        // It has no locks, and nothing waits in its place.
         holder.unlock().unwrap();
         holder.try_lock().unwrap();
     });

@@ -1,5 +1,5 @@
-//! A mount that knows all names of a directory tells without asking that there is no such name. Whoever makes one, and however,
-//! it is there for the next call.
+//! A mount that knows all names of a directory tells without asking that there is no such name.
+//! When a client makes one, by whatever call, it is there for the next call.
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
 mod common;
@@ -17,7 +17,7 @@ use samite_fs::{CallerContext, NAME_LEN_MAX, OpenFlags};
 /// Names that are looked up in vain before others make one.
 const LOOKS: u32 = 24;
 
-/// What makes a name, and how it is called.
+/// The calls that make a name, and how they are named.
 type Maker<'m> = (&'m str, &'m dyn Fn(&str));
 
 fn exists(path: &Path) -> bool {
@@ -168,7 +168,7 @@ fn what_a_mount_makes_and_moves_itself_is_there_and_gone() {
             assert!(File::create_new(&b).is_err() && exists(&b) && !exists(&a));
             fs::remove_file(&b).unwrap();
             assert!(!exists(&b) && fs::remove_file(&b).is_err());
-            // What is removed by handle, and in a directory that goes and comes again.
+            // Names that are removed by handle, and in a directory that goes and comes again.
             fs::create_dir(&a).unwrap();
             fs::write(a.join("below"), b"").unwrap();
             fs::remove_dir_all(&a).unwrap();
@@ -217,7 +217,7 @@ fn others_names_are_seen_while_both_make_some() {
                 for number in 0..NAMES {
                     drop(File::create_new(there.path(&format!("d/new{number}"))).unwrap());
                     tell.send(number).unwrap();
-                    // Now and then it leaves the time that it takes to promise something anew.
+                    // Now and then it leaves the time that it takes to grant a delegation anew.
                     let pause = if number % 20 == 0 { 40 } else { 0 };
                     std::thread::sleep(Duration::from_millis(pause));
                 }

@@ -9,7 +9,7 @@ use crate::foreign;
 /// Device number of the store: programs compare it to tell file systems apart, and it must be no real device's.
 const DEVICE_MAJOR: u32 = 0;
 const DEVICE_MINOR: u32 = 0x5a317;
-/// What `statfs` calls the type of the file system: "SMTE".
+/// The type of the file system in `statfs`: "SMTE".
 const MAGIC: i64 = 0x534d_5445;
 /// Unit of I/O advised to programs. Larger makes `python3` and others allocate as much for every small file.
 const IO_LEN: u32 = 64 << 10;

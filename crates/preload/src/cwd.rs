@@ -65,7 +65,7 @@ pub fn leave_store() {
     INSIDE.store(false, Ordering::Release);
 }
 
-/// Puts the kernel's working directory where relative paths can do no harm.
+/// Puts the kernel's working directory where relative paths can change nothing.
 pub fn park() {
     // Without /proc it stays where it is; nothing depends on it.
     let _ = rustix::process::chdir(c"/proc/self/fdinfo");

@@ -1,10 +1,11 @@
 //! Memory of the program, as its calls hand it over.
 //!
-//! The C interfaces that this library stands in for take bare pointers, and like libc it can only trust them: a program
-//! that passes a wild pointer gets SIGSEGV. What no program can have is refused with `EFAULT`, as the kernel does: null and what is
-//! close to it, and addresses that are the kernel's. The functions are not
-//! `unsafe fn` because every hook would repeat the same reason: *the program vouches for its pointers for the length of its
-//! call*. Nothing keeps what they return beyond the call.
+//! The C interfaces that this library stands in for take bare pointers, and like libc it can only
+//! trust them: a program that passes a wild pointer gets SIGSEGV. A pointer that no program can
+//! have is refused with `EFAULT`, as the kernel does: null and what is close to it, and addresses
+//! that are the kernel's. The functions are not `unsafe fn` because every hook would repeat the
+//! same reason: *the program vouches for its pointers for the length of its call*. Nothing keeps
+//! the references that they return beyond the call.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -71,7 +72,7 @@ pub fn array<'a, T>(start: *const T, len: c_int) -> Result<&'a [T], Errno> {
     Ok(unsafe { std::slice::from_raw_parts(start, len) })
 }
 
-/// What a pointer points to; `None` for null, and for what no program can have.
+/// The value behind a pointer; `None` for null, and for a pointer that no program can have.
 pub fn get<T: Copy>(from: *const T) -> Option<T> {
     // SAFETY: not null; the program vouches for the rest (module docs).
     (!is_bad(from, size_of::<T>())).then(|| unsafe { from.read_unaligned() })

@@ -1,11 +1,14 @@
 //! Keeps `fork` away from calls in progress.
 //!
-//! A child gets a copy of every lock as it stood. Were another thread inside the file system at that moment, its locks would stay
-//! taken in the child for ever. So `fork` closes this gate, waits until the calls in progress are through, and opens it again
-//! on both sides. Where one of them does not end in time, the child is [told](reset_in_child) that it has no store any more.
+//! A child gets a copy of every lock as it stood. Were another thread inside the file system at
+//! that time, its locks would stay taken in the child for ever. So `fork` closes the fork lock,
+//! waits until the calls in progress are through, and opens it again on both sides. Where one of
+//! the calls does not end in time, the child is [told](reset_in_child) that it has no store any
+//! more.
 //!
-//! A signal handler may fork while its own thread is inside: that call goes on in parent and child. The gate counts the
-//! generations of forks, so that its end in the child is not taken for that of a call which began there.
+//! A signal handler may fork while its own thread is inside: that call goes on in parent and child.
+//! The fork lock counts the generations of forks, so that its end in the child is not taken for
+//! that of a call which began there.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,7 +39,8 @@ const INSIDE_WAIT_MAX: Duration = Duration::from_millis(500);
 const STEP: Duration = Duration::from_micros(50);
 
 thread_local! {
-    /// How often this thread has closed the gate: once, unless a signal handler forks within its fork. Plain memory.
+    /// How often this thread has closed the fork lock: once, unless a signal handler forks within
+    /// its fork. Plain memory.
     static CLOSED: Cell<u32> = const { Cell::new(0) };
     /// Whether others were still inside when it last did.
     static IS_LATE: Cell<bool> = const { Cell::new(false) };
@@ -84,7 +88,8 @@ fn change(to: impl FnMut(u64) -> Option<u64>) {
     let _ = GATE.fetch_update(Ordering::AcqRel, Ordering::Acquire, to);
 }
 
-/// Waits until no call is in progress, but for that of the calling thread if it `is_inside`, and holds new ones back.
+/// Waits until no call is in progress, but for that of the calling thread if it `is_inside`, and
+/// lets no new one begin.
 pub fn close(is_inside: bool) {
     GATE.fetch_add(CLOSER, Ordering::AcqRel);
     CLOSED.set(CLOSED.get() + 1);
@@ -105,8 +110,9 @@ pub fn open() {
     }
 }
 
-/// In the child of a fork: the threads whose calls were counted are not here, nor those that were about to fork. If one of
-/// them was inside, its locks are taken for ever: the gate stays closed, and each call fails at once.
+/// In the child of a fork: the threads whose calls were counted are not here, nor those that were
+/// about to fork. If one of them was inside, its locks are taken for ever: the fork lock stays
+/// closed, and each call fails at once.
 pub fn reset_in_child() {
     if IS_LATE.replace(false) {
         IS_LOST.store(true, Ordering::Relaxed);
@@ -136,7 +142,7 @@ fn wait_while(most: Duration, is_so: impl Fn() -> bool) {
 mod tests {
     use super::*;
 
-    /// The gate is one for the process: all of it in one test.
+    /// The process has one fork lock: all of it in one test.
     #[test]
     fn calls_are_counted_where_they_began() {
         let calls = || GATE.load(Ordering::Relaxed) & CALLS;
@@ -152,7 +158,7 @@ mod tests {
         assert_eq!(calls(), NO_CALL + 1, "the call of before is not this one");
         end_call(third);
         assert_eq!(GATE.load(Ordering::Relaxed) & !GENERATIONS, NO_CALL, "open, and nobody inside");
-        // In a parent: who opens it has closed it.
+        // In a parent: the thread that opens it has closed it.
         GATE.fetch_add(CLOSER, Ordering::Relaxed);
         open();
         assert_eq!(GATE.load(Ordering::Relaxed) & CLOSERS, CLOSER, "another thread's");

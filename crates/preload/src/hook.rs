@@ -1,4 +1,4 @@
-//! What every hook does around its work.
+//! The frame of every hook: checks before its work and errors after it.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -50,7 +50,7 @@ pub fn guard<T: HookAnswer>(work: impl FnOnce() -> Result<T, Errno>) -> T {
     answer(attempt(work))
 }
 
-/// What a C function returns for an outcome.
+/// The value that a C function returns for an outcome.
 pub fn answer<T: HookAnswer>(outcome: Result<T, Errno>) -> T {
     match outcome {
         Ok(value) => value,
@@ -87,7 +87,8 @@ pub fn attempt<T>(work: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     outcome.unwrap_or(Err(Errno::IO))
 }
 
-/// Runs work of our own in the child of a fork, where no call is in progress: what it closes is not the program's doing.
+/// Runs work of our own in the child of a fork, where no call is in progress: the program does not
+/// close those descriptors.
 pub fn in_child(work: impl FnOnce()) {
     let before = BUSY.replace(true);
     work();
@@ -123,7 +124,7 @@ macro_rules! hook {
         $(#[$meta])*
         #[unsafe(no_mangle)]
         pub extern "C" fn $name($($arg: $type),*) -> $result {
-            /// What the program meant to call.
+            /// The function that the program meant to call.
             #[inline]
             #[allow(dead_code, reason = "a few hooks never need it")]
             fn real($($arg: $type),*) -> $result {
@@ -213,7 +214,7 @@ macro_rules! by_fd {
     }};
 }
 
-/// As [`by_fd`], for what a descriptor that only names a file (`O_PATH`) is not good for.
+/// As [`by_fd`], for calls that fail on a descriptor that only names a file (`O_PATH`).
 macro_rules! by_open_fd {
     ($fd:expr, $real:expr, |$open:ident| $work:expr) => {
         $crate::hook::by_fd!($fd, $real, |$open| {

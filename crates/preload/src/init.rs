@@ -2,14 +2,14 @@
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `SAMITE_CLUSTER`, `SAMITE_RUNTIME_DIR`, … | which store; kept for every program started from here |
+//! | `SAMITE_CLUSTER`, `SAMITE_RUNTIME_DIR`, … | the store to use; kept for every program started from here |
 //! | `SAMITE_MOUNT` | absolute path under which the store appears |
-//! | `SAMITE_FDS` | open files of the store that the program inherits: `fd:session.slot.lifeline,…` |
+//! | `SAMITE_FDS` | open files of the store that the program inherits: `fd:session.slot.lifeline,…`, with the keep-alive socket last |
 //! | `SAMITE_LOCKS` | file locks that the process had before `exec` |
 //! | `SAMITE_CWD` | its working directory, when that is in the store |
 //!
-//! The last three are set by the hooks of `exec` and taken out again here, so that they never go stale. What the launcher of Open MPI says of its ranks
-//! is for [`ranks`](crate::ranks).
+//! The last three are set by the hooks of `exec` and taken out again here, so that they never go
+//! stale. The variables of Open MPI's launcher on its ranks are for [`ranks`](crate::ranks).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::NonNull;
@@ -50,7 +50,7 @@ pub struct LastingEnvironment {
 
 static LASTING_KEPT: OnceLock<LastingEnvironment> = OnceLock::new();
 
-/// What [`start`] kept; `None` before.
+/// The state that [`start`] kept; `None` before.
 pub fn lasting() -> Option<&'static LastingEnvironment> {
     LASTING_KEPT.get()
 }
@@ -63,7 +63,8 @@ static START: extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) = start;
 extern "C" fn start(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c_char) {
     // A panic is answered with EIO; the default hook would print it into the program's output.
     std::panic::set_hook(Box::new(|_| {}));
-    // Nor must one reach the loader; without what was not set up, every call goes to libc.
+    // Nor must one reach the loader; without the parts that were not set up, every call goes to
+    // libc.
     let _ = std::panic::catch_unwind(|| {
         // Before any thread can touch the store: a fork that libc has begun does not ask for handlers again.
         watch_forks();
@@ -94,8 +95,8 @@ struct InitEnvironment {
 }
 
 impl InitEnvironment {
-    /// Reads the environment, and takes the variables out that hold for this program only. Everything is copied: a program may
-    /// write over its first environment.
+    /// Reads the environment, and takes the variables out that are for this program only.
+    /// Everything is copied: a program may write over its first environment.
     fn take(envp: *mut *mut c_char) -> Self {
         let mut found = Self {
             mount: DEFAULT_MOUNT.as_bytes(),
@@ -238,7 +239,7 @@ fn inherit(list: &[u8]) {
     }
 }
 
-/// `fd:session.slot.lifeline`
+/// `fd:session.slot.lifeline`: the last one is the keep-alive socket.
 fn parse(entry: &[u8]) -> Option<(c_int, SlotId, c_int)> {
     let text = std::str::from_utf8(entry).ok()?;
     let (fd, rest) = text.split_once(':')?;
@@ -250,9 +251,10 @@ fn parse(entry: &[u8]) -> Option<(c_int, SlotId, c_int)> {
 
 /// Asks libc to tell of forks.
 ///
-/// It asks whoever came last first before a fork, and last after it. An allocator that locks itself for a fork (jemalloc) asks
-/// at its first allocation: that has to come before, or it would be locked whenever the handlers here allocate or wait for a
-/// thread that does.
+/// It calls the handlers that were registered last first before a fork, and last after it. An
+/// allocator that locks itself for a fork (jemalloc) asks at its first allocation: that has to come
+/// before, or it would be locked whenever the handlers here allocate or wait for a thread that
+/// does.
 fn watch_forks() {
     drop(std::hint::black_box(Box::new(0_u8)));
     type Handler = extern "C" fn();
@@ -278,9 +280,9 @@ extern "C" fn before_fork() {
     // nothing is sent or described before.
     let is_inside = hook::is_busy();
     if !is_inside {
-        // What cannot be described, the child cannot hand on over `exec`.
+        // An open file that cannot be described cannot be handed on by the child over `exec`.
         let _ = hook::attempt(|| {
-            // What fails is told by later calls.
+            // Failures are told by later calls.
             store::send_early();
             table::describe_all();
             table::share_locks();

@@ -1,13 +1,19 @@
-//! What keeps the locks of an open file description, and the file itself, alive for as long as anybody holds the description.
+//! Keep-alive sockets: the locks of an open file description, and the file itself, live for as long
+//! as any process has the description.
 //!
-//! At the nodes, locks live as long as a connection on which they were asked for. So that connection must stay open until the last process
-//! that holds the description closes it or ends, however it ends: also when it was a child that took the lock, and its parent, which made the
-//! description, goes on (`exec 9>f; flock 9`). The kernel counts that for us: a *keep-alive socket* is a datagram socket that is connected to
-//! itself. It is made before the description first gets into a second process, is inherited together with it, and whoever takes a lock sends the
-//! connection into it. What lies in a socket's queue is open until the socket is closed everywhere.
+//! At the nodes, locks live as long as a connection on which they were asked for. So that
+//! connection must stay open until the last process that has the description closes it or ends,
+//! however it ends: also when it was a child that took the lock, and its parent, which made the
+//! description, goes on (`exec 9>f; flock 9`). The kernel counts that for us: a *keep-alive socket*
+//! is a datagram socket that is connected to itself. It is made before the description first gets
+//! into a second process, is inherited together with it, and a process that takes a lock sends the
+//! connection into it. A descriptor in a socket's queue is open until the socket is closed
+//! everywhere.
 //!
-//! A file without a name lives as long as a node knows the client that opened it, which it does while that has a connection. So that of the
-//! process that opened the file is the first thing in the lifeline: a child that inherits the file and touches it long after that process has ended still finds it.
+//! A file without a name lives as long as a node knows the client that opened it, which it does
+//! while that has a connection. So that of the process that opened the file is the first thing in
+//! the keep-alive socket: a child that inherits the file and touches it long after that process has
+//! ended still finds it.
 
 use std::ffi::c_int;
 use std::io::IoSlice;
@@ -25,7 +31,7 @@ use crate::{own_descriptors, raw};
 /// Most connections that are sent in one message: a process has one for each node on which it locks.
 const CONNECTIONS_MAX: usize = 128;
 
-/// Makes a lifeline, which stays open over `exec`.
+/// Makes a keep-alive socket, which stays open over `exec`.
 pub fn create() -> Result<c_int, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;

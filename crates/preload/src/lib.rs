@@ -6,10 +6,11 @@
 //!
 //! * A path is the store's when it starts with the mount prefix ([`init::ENV_MOUNT`]), or when it is relative to a directory
 //!   of the store ([`path_class`]). Any other path costs the comparison of one prefix.
-//! * A descriptor of the store is a *placeholder*: a kernel descriptor that nothing can be read from or written to, which
-//!   keeps its number taken. [`table`] maps its number to the open file. What POSIX shares between processes (offset,
-//!   flags) lives in a page of a shared memory file, the [`session`], which the placeholder names: so `dup`, `fork`
-//!   and `exec` keep it.
+//! * A descriptor of the store is a *placeholder*: a kernel descriptor that nothing can be read
+//!   from or written to, which keeps its number taken. [`table`] maps its number to the open file.
+//!   The state that POSIX shares between processes (offset, flags) lives in a page of a shared
+//!   memory file, the [`session`], which the placeholder names: so `dup`, `fork` and `exec` keep
+//!   it.
 //! * libc's stdio calls its own `read` and `write`, not the symbols. Streams on the store's files are therefore made
 //!   with `fopencookie` ([`hooks::stdio`]).
 //! * Our own system calls go through rustix, which makes them itself, so they never meet the hooks.

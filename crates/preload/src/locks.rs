@@ -1,7 +1,9 @@
-//! Who holds locks in this process: the process itself (`fcntl`, `lockf`), and open file descriptions (`flock`, `F_OFD_SETLK`).
+//! The owners of locks in this process: the process itself (`fcntl`, `lockf`), and open file
+//! descriptions (`flock`, `F_OFD_SETLK`).
 //!
-//! The locks of a process are not inherited by its children, go on over `exec`, and end for a file when the process closes any descriptor of it.
-//! Those of a description end with its last descriptor in any process ([`keep_alive`]).
+//! The locks of a process are not inherited by its children, go on over `exec`, and end for a file
+//! when the process closes any descriptor of it. The locks of a description end with its last
+//! descriptor in any process ([`keep_alive`]).
 
 use std::ffi::c_int;
 use std::fmt::Write;
@@ -16,15 +18,16 @@ use crate::session::DescriptionSlot;
 use crate::table::OpenDescription;
 use crate::{keep_alive, own_descriptors, store};
 
-/// Each holder has a client of its own, so it needs one token.
+/// Each owner has a client of its own, so it needs one token.
 const TOKEN: u64 = 1;
 /// Most files whose numbers an `exec` hands on; with more of them every close looks for locks.
 const FILES_MAX: usize = 256;
 
-/// Most lifelines that are made in advance: each takes a descriptor. A description beyond it whose first lock is taken by another process than
-/// the one that made it loses its locks with that process.
+/// Most keep-alive sockets that are made in advance: each takes a descriptor. A description beyond
+/// it whose first lock is taken by another process than the one that made it loses its locks with
+/// that process.
 const LIFELINES_MAX: usize = 128;
-/// How many this process holds.
+/// How many keep-alive sockets this process has.
 static LIFELINES: AtomicUsize = AtomicUsize::new(0);
 
 /// Where the locks of an owner on a file are.
@@ -116,7 +119,7 @@ fn release_file(ino: u64) {
     }
 }
 
-/// At the end of the process: whoever waits for it finds its locks free.
+/// At the end of the process: a process that waits for its end finds its locks free.
 pub fn process_ends() {
     if COUNT.load(Ordering::Relaxed) > 0 {
         for ino in std::mem::take(&mut *files()) {
@@ -126,7 +129,8 @@ pub fn process_ends() {
     }
 }
 
-/// Before `exec`: what the next program must know of this process's locks, `id.lifeline.ino…`. `None`: there are none.
+/// Before `exec`: the state of this process's locks that the next program needs,
+/// `id.lifeline.ino…`. `None`: there are none.
 pub fn hand_on() -> Option<String> {
     if COUNT.load(Ordering::Relaxed) == 0 && !UNKNOWN.load(Ordering::Relaxed) {
         return None;
@@ -163,7 +167,7 @@ pub fn take_back() {
     }
 }
 
-/// What [`hand_on`] said in the program before.
+/// The state that [`hand_on`] gave in the program before.
 pub fn inherit(text: &[u8]) {
     let mut parts = text.split(|byte| *byte == b'.');
     let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
@@ -252,7 +256,7 @@ impl DescriptionLocks {
         })?;
         let named =
             slot.lock_client.compare_exchange(0, locks.id(), Ordering::AcqRel, Ordering::Acquire);
-        // Another process that holds the description may have been faster.
+        // Another process that has the description may have been faster.
         let locks = match named {
             Err(id) if id != locks.id() => store::call(|fs| Ok(fs.locks_of(id)))?,
             _ => locks,
@@ -302,14 +306,16 @@ impl DescriptionLocks {
         Ok(())
     }
 
-    /// Before the description gets into another process. With `holder` alive, so is the file, with or without a name.
+    /// Before the description gets into another process. While `holder` is alive, so is the file,
+    /// with or without a name.
     pub fn share(&self, slot: &DescriptionSlot, holder: Option<c_int>) {
         if self.lifeline.load(Ordering::Acquire) < 0 {
             if self.get().is_none() && LIFELINES.load(Ordering::Relaxed) >= LIFELINES_MAX {
                 return;
             }
             let Ok(line) = keep_alive::create() else { return };
-            // Without it the file is lost to who touches it for the first time after this process has ended.
+            // Without it the file is lost to a process that touches it for the first time after
+            // this process has ended.
             let _ = keep_alive::fill(line, holder.as_slice());
             self.lifeline.store(line, Ordering::Release);
             LIFELINES.fetch_add(1, Ordering::Relaxed);
@@ -318,7 +324,7 @@ impl DescriptionLocks {
         let _ = self.keep_alive(slot);
     }
 
-    /// Whether the next program gets the lifeline; its number, -1 for none.
+    /// Whether the next program gets the keep-alive socket; its number, -1 for none.
     pub fn set_survives(&self, survives: bool) -> c_int {
         let line = self.lifeline.load(Ordering::Acquire);
         if line >= 0 {
@@ -327,7 +333,7 @@ impl DescriptionLocks {
         line
     }
 
-    /// Takes over the lifeline of the program before `exec`.
+    /// Takes over the keep-alive socket of the program before `exec`.
     pub fn inherit(&self, line: c_int) {
         if self.lifeline.load(Ordering::Acquire) < 0
             && let Some(line) = keep_alive::adopt(line)
@@ -342,7 +348,8 @@ impl DescriptionLocks {
         self.lifeline.load(Ordering::Acquire)
     }
 
-    /// The last process that holds the description lets go of it: its locks are free before the call returns that did that.
+    /// The last process with the description closes it: its locks are free before the closing call
+    /// returns.
     pub fn release(&self, slot: &DescriptionSlot, ino: u64) {
         if let Ok(locks) = self.get_or_make(slot) {
             for space in [LockSpace::Ranges, LockSpace::Whole] {
@@ -352,7 +359,7 @@ impl DescriptionLocks {
         }
     }
 
-    /// This process holds the description no more.
+    /// This process does not have the description any more.
     pub fn end(&self) {
         let locks = self.locks.swap(null_mut(), Ordering::AcqRel);
         if !locks.is_null() {
@@ -366,7 +373,8 @@ impl DescriptionLocks {
         }
     }
 
-    /// In the child of a fork: the connection is the parent's; the lifeline is both's. Neither allocates nor frees.
+    /// In the child of a fork: the connection is the parent's; the keep-alive socket is both's.
+    /// Neither allocates nor frees.
     pub fn after_fork_child(&self) {
         let inherited = self.locks.swap(null_mut(), Ordering::AcqRel);
         // SAFETY: it came from Box::into_raw and is leaked from here on.

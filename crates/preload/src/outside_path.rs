@@ -66,7 +66,8 @@ fn directory(dirfd: c_int) -> Option<Vec<u8>> {
     (path.first() == Some(&b'/')).then_some(path)
 }
 
-/// What the kernel did not find, because a symbolic link of its own leads into the store. `follow` says whether the last name is followed.
+/// Resolves a path that the kernel did not find, because a symbolic link of its own leads into the
+/// store. `follow` says whether the last name is followed.
 #[inline]
 pub fn through_link<'a>(
     dirfd: c_int,

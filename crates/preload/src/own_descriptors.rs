@@ -93,8 +93,8 @@ fn is_kept(fd: c_int) -> bool {
     OURS[place as usize / 64].load(Ordering::Acquire) & (1 << (place % 64)) != 0
 }
 
-/// During a call on the store, the one who closes connections is the client itself: the standard library's descriptors close
-/// through libc's symbol, and so through the hook.
+/// During a call on the store, the client itself closes connections: the standard library's
+/// descriptors close through libc's symbol, and so through the hook.
 #[cold]
 fn is_connection(fd: c_int) -> bool {
     !hook::is_busy() && store::is_connection(fd)

@@ -1,4 +1,4 @@
-//! Whose path is it: the store's, or the kernel's?
+//! Path classification: whether a path belongs to the store or to the kernel.
 
 use std::ffi::{CString, c_char, c_int};
 use std::ptr::null_mut;
@@ -169,7 +169,8 @@ fn find_named_descriptor(path: &[u8]) -> Option<(c_int, &[u8])> {
     table::has(number).then_some((number, rest))
 }
 
-/// What follows `self/fd/`, or the same in other words, below `/proc/`. Of other processes nothing is known.
+/// The text that follows `self/fd/`, or the same in other words, below `/proc/`. Of other processes
+/// nothing is known.
 fn descriptor_of_process(path: &[u8]) -> Option<&[u8]> {
     let (process, mut rest) = path.split_at_checked(path.iter().position(|byte| *byte == b'/')?)?;
     let is_own = |number: &[u8]| {
@@ -180,7 +181,7 @@ fn descriptor_of_process(path: &[u8]) -> Option<&[u8]> {
         return None;
     }
     if let Some(thread) = rest.strip_prefix(b"/task/") {
-        // Threads share their descriptors; one that there is not has none.
+        // Threads share their descriptors; a thread that does not exist has none.
         rest = &thread[thread.iter().position(|byte| *byte == b'/')?..];
     }
     rest.strip_prefix(b"/fd/")
@@ -216,7 +217,7 @@ fn components_have_detours(path: &[u8]) -> bool {
     path[1..].split(|byte| *byte == b'/').any(|name| matches!(name, b"" | b"." | b".."))
 }
 
-/// What of a whole path is below the prefix: empty, or starting with `/`.
+/// The part of a whole path below the prefix: empty, or starting with `/`.
 pub fn below_prefix(path: &[u8]) -> Option<&[u8]> {
     let prefix = prefix();
     let rest = path.strip_prefix(prefix)?;

@@ -1,18 +1,20 @@
 //! Ranks of Open MPI that wait.
 //!
-//! A rank that waits for others polls without giving its core away, unless its launcher found more ranks than cores. The launcher does not know of the
-//! node, which has work to do on these cores too: what the ranks that are not done yet wait for. So ranks that leave the node no core are told that
-//! there are too many of them. Whoever knows better says so with `OMPI_MCA_mpi_yield_when_idle`, which counts for more.
+//! A rank that waits for others polls without giving its core away, unless its launcher found more
+//! ranks than cores. The launcher does not know of the node, which has work to do on these cores
+//! too: the ranks that are not done yet wait for that work. So ranks that leave the node no core
+//! are told that there are too many of them. A user who knows better says so with
+//! `OMPI_MCA_mpi_yield_when_idle`, which counts for more.
 
 use std::ffi::{CStr, c_char};
 use std::ptr::NonNull;
 
 /// How many ranks the launcher has started on this host.
 const RANKS: &[u8] = b"OMPI_COMM_WORLD_LOCAL_SIZE=";
-/// What it says of that: 0, or 1 if there are more than cores.
+/// Its setting for yielding: 0, or 1 if there are more than cores.
 const CROWDED: &CStr = c"OMPI_MCA_mpi_oversubscribe=0";
 
-/// What the launcher says.
+/// The numbers that the launcher gives.
 #[derive(Default)]
 pub struct LauncherRanks {
     count: usize,

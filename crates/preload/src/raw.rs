@@ -20,7 +20,7 @@ pub fn borrowed_fd<'a>(fd: c_int) -> Result<BorrowedFd<'a>, Errno> {
 
 /// Closes a number that the program gave up.
 pub fn close(fd: c_int) {
-    // SAFETY: close(2) of a bare number; the table has let go of it, so it is no one else's.
+    // SAFETY: close(2) of a bare number; the table has given it up, so it is no one else's.
     unsafe { rustix::io::close(fd) };
 }
 

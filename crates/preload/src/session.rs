@@ -1,4 +1,4 @@
-//! What open file descriptions share between processes.
+//! The state that open file descriptions share between processes.
 //!
 //! A session is a memory file of one page per open file description of the process that made it. A *placeholder*, the kernel
 //! descriptor that stands for an open file of the store, is a duplicate of an `O_PATH` descriptor of that memory file:
@@ -45,7 +45,7 @@ const HALF_LEN: usize = STATES_LEN / 2;
 /// The shared part of an open file description.
 #[repr(C, align(4096))]
 pub struct DescriptionSlot {
-    /// Processes that hold it. Page 0 keeps [`MAGIC`] in `offset`.
+    /// Processes that have it open. Page 0 keeps [`MAGIC`] in `offset`.
     holders: AtomicU32,
     /// `O_*` flags as `F_GETFL` tells them.
     pub status: AtomicU32,
@@ -55,9 +55,9 @@ pub struct DescriptionSlot {
     state_at: AtomicU32,
     /// Identity of the description's locks; 0 while it has had none.
     pub lock_client: AtomicU64,
-    /// Inode number of the lifeline that keeps connections of its locks; 0 for none.
+    /// Inode number of the keep-alive socket with the connections of its locks; 0 for none.
     pub lock_line: AtomicU64,
-    /// What `F_GETOWN` and `F_GETSIG` tell: nobody is ever sent a signal for a file.
+    /// The answer to `F_GETOWN` and `F_GETSIG`: nobody is ever sent a signal for a file.
     pub owner: AtomicU32,
     pub owner_kind: AtomicU32,
     pub signal: AtomicU32,
@@ -100,7 +100,7 @@ impl DescriptionSlot {
         Some(unsafe { std::slice::from_raw_parts(self.states.get().cast::<u8>().add(start), len) })
     }
 
-    /// Keeps the description, in place of an older one; one that is too long is left out.
+    /// Keeps the description, in place of an older one; a description that is too long is left out.
     pub fn describe(&self, state: &[u8]) {
         let known = self.state();
         if known == Some(state) || state.is_empty() || state.len() > STATES_LEN {
@@ -122,12 +122,12 @@ impl DescriptionSlot {
         self.state_at.store((start as u32) << 16 | state.len() as u32, Ordering::Release);
     }
 
-    /// One process more holds it.
+    /// One process more has it open.
     pub fn open_reference(&self) {
         self.holders.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// This process holds it no more. Whether it was the last one.
+    /// This process does not have it open any more. Whether it was the last one.
     pub fn let_go(&self) -> bool {
         self.holders.fetch_sub(1, Ordering::AcqRel) == 1
     }
@@ -195,7 +195,7 @@ pub fn pid() -> u32 {
     }
 }
 
-/// Takes a free slot, held once, offset 0. Called by one thread at a time.
+/// Takes a free slot, open in one process, offset 0. Called by one thread at a time.
 pub fn take(status: u32) -> Result<SlotId, Errno> {
     let count = COUNT.load(Ordering::Acquire);
     for index in (0..count).rev() {
@@ -239,7 +239,7 @@ fn take_from(index: usize, status: u32) -> Option<SlotId> {
     None
 }
 
-/// Finds slots that another process let go of last.
+/// Finds slots that another process was the last to release.
 fn reclaim(index: usize) {
     for number in 1..SLOTS as u32 {
         let id = SlotId { session: index as u32, slot: number };
@@ -249,7 +249,7 @@ fn reclaim(index: usize) {
     }
 }
 
-/// Gives back a slot that nobody holds.
+/// Gives back a slot that no process has open.
 pub fn free(id: SlotId) {
     let session = &SESSIONS[id.session as usize];
     if session.owner.load(Ordering::Relaxed) == pid() {
@@ -266,7 +266,8 @@ fn create() -> Result<usize, Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create(c"samite-descriptors", flags)?;
     rustix::fs::ftruncate(&file, SESSION_LEN as u64)?;
-    // Any process of the user can reach it as `/proc/PID/fd/N`; one that cut it would kill those who have it mapped.
+    // Any process of the user can reach it as `/proc/PID/fd/N`; a process that cut it would kill
+    // the processes that have it mapped.
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&file, seals)?;
     let base = map(&file)?;

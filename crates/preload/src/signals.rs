@@ -32,7 +32,7 @@ fn exchange(new: &sigset_t) -> sigset_t {
 
 /// While it lives, this thread handles no signals.
 pub struct BlockedSignals {
-    /// What the program blocks.
+    /// The signals that the program blocks.
     mask: sigset_t,
     /// Tells of signals; made when it is needed.
     alarm: Option<OwnedFd>,

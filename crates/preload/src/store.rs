@@ -60,19 +60,20 @@ pub fn call_as<T>(work: impl FnOnce(&FileSystem, &CallerContext) -> Result<T>) -
     work(fs, &context()).map_err(|error| error.kind().errno())
 }
 
-/// Sends what this process has kept to itself.
+/// Sends the files that this process has deferred.
 pub fn flush() -> Result<(), Errno> {
     STORE.get().map_or(Ok(()), |store| store.fs.flush().map_err(|error| error.kind().errno()))
 }
 
-/// Sends what this process has kept to itself; what fails is told later.
+/// Sends the files that this process has deferred; a failure is told later.
 pub fn send_early() {
     if let Some(store) = STORE.get() {
         store.fs.send_early();
     }
 }
 
-/// Sends what this process has kept to itself, and says on its standard error what can be said nowhere else any more.
+/// Sends the files that this process has deferred, and prints failures on its standard error that
+/// can be told nowhere else any more.
 pub fn flush_at_end() {
     const STANDARD_ERROR: c_int = 2;
     let Some(store) = STORE.get() else { return };
@@ -127,7 +128,8 @@ pub fn identity_is_the_threads_own() {
     EACH_THREAD.store(true, Ordering::Release);
 }
 
-/// Who the calling thread is: file systems look at ids of their own, which are the effective ones until set.
+/// The ids of the calling thread: file systems look at ids of their own, which are the effective
+/// ones until set.
 fn of_thread() -> CallerContext {
     let mut context = CallerContext::of_process(0);
     (context.uid, context.gid) = identity::file_system_ids();
@@ -142,7 +144,7 @@ pub fn real_context() -> CallerContext {
     context
 }
 
-/// Who asks: asked of the kernel once, and again after the program changed it.
+/// The caller of operations: asked of the kernel once, and again after the program changed it.
 pub fn context() -> CallerContext {
     let umask = match UMASK.load(Ordering::Relaxed) {
         UMASK_UNKNOWN => {

@@ -34,7 +34,7 @@ thread_local! {
     static INSTALLED: Cell<Option<SlotId>> = const { Cell::new(None) };
 }
 
-/// An open file description: what several descriptors share after `dup`.
+/// An open file description: the state that several descriptors share after `dup`.
 pub struct OpenDescription {
     /// Descriptors and calls in progress that use it; 0: spare.
     users: AtomicU32,
@@ -44,13 +44,13 @@ pub struct OpenDescription {
     file: AtomicPtr<OpenFile>,
     /// This process wrote since it last settled the file.
     dirty: AtomicBool,
-    /// It was inherited over `fork`: the file is held by another process only.
+    /// It was inherited over `fork`: only another process has the open reference.
     is_borrowed: AtomicBool,
     /// Locks that belong to it.
     pub locks: DescriptionLocks,
     /// Scratch of `exec`: some descriptor of it stays open.
     pub survives: AtomicBool,
-    /// Scratch of `exec`: let go of already, unless the `exec` fails.
+    /// Scratch of `exec`: given up already, unless the `exec` fails.
     pub is_gone: AtomicBool,
 }
 
@@ -138,7 +138,7 @@ impl OpenDescription {
     #[cold]
     fn hold(&self, file: &OpenFile) {
         self.is_borrowed.store(false, Ordering::Relaxed);
-        // What is too late shows when it is used.
+        // A change that comes too late shows when it is used.
         let _ = file.reference_again();
     }
 
@@ -163,7 +163,8 @@ impl OpenDescription {
         Ok(())
     }
 
-    /// Before it gets into another process: what keeps its locks and the file alive.
+    /// Before it gets into another process: makes the socket that keeps its locks and the file
+    /// alive.
     pub fn share(&self) {
         let holder = self.file_if_used().and_then(OpenFile::reference_connection);
         self.locks.share(self.slot(), holder);
@@ -190,8 +191,9 @@ impl OpenDescription {
         }
     }
 
-    /// The last close of a file that this process inherited and never used: worth a connection only when much may depend on it. Otherwise
-    /// the file is let go of with the process that opened it.
+    /// The last close of a file that this process inherited and never used: worth a connection only
+    /// when much may depend on it. Otherwise the open reference ends with the process that opened
+    /// the file.
     fn close_unused(&self) {
         let state = self.slot().state().and_then(|state| OpenState::decode(state).ok());
         if let Some(state) = state
@@ -201,7 +203,7 @@ impl OpenDescription {
         }
     }
 
-    /// Nobody holds the description any more: nor its locks.
+    /// No process has the description any more: nor its locks.
     fn free_locks(&self) {
         if self.slot().lock_client.load(Ordering::Acquire) != 0 {
             // This may run outside a guard.
@@ -334,7 +336,7 @@ pub fn take_over(id: SlotId) -> Option<DescriptionUse> {
     Some(DescriptionUse(description))
 }
 
-/// Lets `fd` mean `open`; what it meant before is closed.
+/// Lets `fd` mean `open`; the description that it meant before is closed.
 pub fn set(fd: c_int, open: DescriptionUse) -> Result<(), Errno> {
     let entry = usize::try_from(fd).ok().and_then(|fd| TABLE.get(fd)).ok_or(Errno::MFILE)?;
     END.fetch_max(fd + 1, Ordering::AcqRel);
@@ -369,13 +371,13 @@ pub fn each_from(first: c_int) -> impl Iterator<Item = (c_int, DescriptionUse)> 
 
 /// Describes an open file for another process.
 pub fn describe(open: &DescriptionUse) -> Result<(), Errno> {
-    // What was inherited and not used is described already.
+    // A description that was inherited and not used is described already.
     open.file()?;
     open.describe();
     if open.slot().state().is_some() { Ok(()) } else { Err(Errno::NAMETOOLONG) }
 }
 
-/// Where a description lies, for [`inherited`] in another program.
+/// The place of a description, for [`inherited`] in another program.
 pub fn slot_id(open: &DescriptionUse) -> SlotId {
     open.slot_id()
 }
@@ -387,8 +389,9 @@ pub fn describe_all() {
     }
 }
 
-/// Before `fork`: the child holds everything too. That includes what a signal handler that forks has kept its own thread from
-/// giving a descriptor: parent and child both go on with that.
+/// Before `fork`: the child has everything open too. That includes a description to which a signal
+/// handler that forks has kept its own thread from giving a descriptor: parent and child both go on
+/// with that.
 pub fn hold_for_child() {
     let mut installed = INSTALLED.get();
     each_description(|open| {
@@ -400,7 +403,7 @@ pub fn hold_for_child() {
     }
 }
 
-/// Before `fork`: locks are kept for whoever holds their descriptions.
+/// Before `fork`: locks are kept for the processes that have their descriptions.
 pub fn share_locks() {
     each_description(|open| open.share());
 }
@@ -417,7 +420,7 @@ pub fn each_description(mut visit: impl FnMut(&DescriptionUse)) {
     }
 }
 
-/// In the child of a fork: what the parent wrote is the parent's to settle.
+/// In the child of a fork: writes of the parent are the parent's to settle.
 pub fn after_fork_child() {
     for (_, open) in each_from(0) {
         open.dirty.store(false, Ordering::Relaxed);

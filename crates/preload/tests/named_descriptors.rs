@@ -65,7 +65,8 @@ told('link', lambda: os.path.islink(below[:-1]))
     );
 }
 
-/// Who does not see the store meets the memory that the descriptors share, and can neither cut it nor end who uses it.
+/// A process that does not see the store meets the memory that the descriptors share, and can
+/// neither cut it nor end its users.
 #[test]
 fn a_process_outside_cannot_cut_what_descriptors_share() {
     let output = Stage::new(1).run(

@@ -46,7 +46,8 @@ print(os.pread(r, 5, 6), os.fstat(r).st_nlink, os.path.exists(d + "/named"))
     );
 }
 
-/// Nobody touches the file between the end of who opened it and the end of a node's patience with clients that are gone.
+/// Nobody touches the file between the end of the process that opened it and the end of a node's
+/// patience with clients that are gone.
 #[test]
 fn files_outlive_who_opened_them_untouched() {
     let stage = Stage::new(3);

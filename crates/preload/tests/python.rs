@@ -128,8 +128,9 @@ ts=[threading.Thread(target=t,args=(i,)) for i in range(4)]; [x.start() for x in
     );
 }
 
-/// Processes that map the same pages again and again, each with bytes of its own in every page: whatever one finds there of its
-/// own is what it wrote last, and in the end the file has everything.
+/// Processes that map the same pages again and again, each with bytes of its own in every page: a
+/// process that finds bytes of its own finds those that it wrote last, and in the end the file has
+/// everything.
 #[test]
 fn mapped_by_several() {
     if !has("python3") {
@@ -168,7 +169,7 @@ if __name__ == '__main__':
     Stage::new(2).compare_python(PROGRAM);
 }
 
-/// Removals are left with the node; one that was reported is done, however the remover ends.
+/// Removals complete early; a removal that was reported is done, however the remover ends.
 #[test]
 fn files_made_by_a_process_that_is_killed() {
     compare(

@@ -1,10 +1,10 @@
-//! What ranks of Open MPI are told of their number.
+//! Settings that ranks of Open MPI get by their number.
 
 use std::process::Command;
 
 use samite_testkit::preload_library as library;
 
-/// What a program finds in its environment, whose launcher said `told` of `ranks`.
+/// The setting in the environment of a program whose launcher said `told` of `ranks`.
 fn found(ranks: &str, told: &str) -> Vec<String> {
     let mut command = Command::new("env");
     command.env_clear().env("LD_PRELOAD", library());

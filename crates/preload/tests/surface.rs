@@ -1,4 +1,5 @@
-//! What libc exports: every symbol is one that the library stands in for, or one that is known to need none.
+//! The symbols that libc exports: the library stands in for each of them, or it is known to need no
+//! hook.
 
 mod common;
 
@@ -12,7 +13,7 @@ use samite_testkit::{has, skip};
 /// Names, and why they need no hook.
 const KNOWN: &str = include_str!("libc_symbols.txt");
 
-/// What a library exports for programs.
+/// The symbols that a library exports for programs.
 fn exports(path: &Path) -> BTreeSet<String> {
     let output = Command::new("nm").args(["-D", "--defined-only"]).arg(path).output();
     let output = output.expect("run nm");

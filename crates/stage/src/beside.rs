@@ -1,19 +1,20 @@
 //! A new file beside the one that it is to replace: under a hidden name until it is whole, then renamed.
 //!
-//! The hidden name is `.NAME.samite-copy-N`, N below [`SLOTS`], so that whoever copies to the same name next finds what a killed copy
-//! left. Who writes such a file has it locked (`flock`); one that nobody has locked is a fragment and is removed.
+//! The hidden name is `.NAME.samite-copy-N`, N below [`SLOTS`], so that the next copy to the same
+//! name finds the file that a killed copy left. A copy that writes such a file has it locked
+//! (`flock`); an unlocked one is a fragment and is removed.
 
 use samite_types::{Error, ErrorKind, Result};
 
 use crate::tree::{FileTree, join};
 
-/// What a hidden name has behind the name of the file.
+/// The suffix of a hidden name behind the name of the file.
 const MARK: &[u8] = b".samite-copy-";
 /// Copies to one name that can be under way at a time.
 const SLOTS: usize = 64;
 /// Bytes of the name that the hidden name keeps, so that it is never longer than names can be.
 const NAME_KEPT: usize = 200;
-/// Times that a hidden name is tried again, when others sweep at the same moment.
+/// Times that a hidden name is tried again, when others sweep at the same time.
 const TRIES: usize = 16;
 
 /// A file that is being made, and where it will be.
@@ -65,7 +66,7 @@ impl<F: Send + Sync> DraftFile<F> {
             return Err(error);
         }
         tree.release(&self.file);
-        // Held a moment ago, perhaps by one who had just been killed.
+        // It was held just now, perhaps by a copy that had just been killed.
         if sweep(tree, &self.to, 0..self.slot) {
             tree.free_removed();
         }
@@ -130,7 +131,7 @@ fn remove_fragment<T: FileTree>(tree: &T, hidden: &[u8]) -> bool {
     is_free
 }
 
-/// Whether a name is one of those that copies make on their way.
+/// Whether a name is one that copies make on their way.
 pub fn is_hidden(name: &[u8]) -> bool {
     let Some(at) = name.windows(MARK.len()).rposition(|part| part == MARK) else { return false };
     let slot =
@@ -141,7 +142,7 @@ pub fn is_hidden(name: &[u8]) -> bool {
 /// Removes what killed copies have left in a directory, whatever they were to become.
 pub fn sweep_dir<T: FileTree>(tree: &T, dir: &[u8]) {
     let (mut found, mut entries) = (false, Vec::new());
-    // What could not be listed is left for another time.
+    // Names that could not be listed are left for another time.
     let _ = tree.list(dir, &mut entries);
     for (name, _) in entries {
         found |= is_hidden(&name) && remove_fragment(tree, &join(dir, &name));

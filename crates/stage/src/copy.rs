@@ -12,7 +12,7 @@ use crate::queue::SharedFile;
 use crate::tree::{ByteRange, FileMeta, FileTree, SmallFile};
 use crate::{CopyOptions, verify};
 
-/// What is read and written at a time: the largest chunk of a file in the store.
+/// Bytes that are read and written at a time: the largest chunk of a file in the store.
 const BUFFER_LEN: usize = 1 << 20;
 /// Unit in which zeros are looked for, and left out as holes.
 const HOLE_LEN: usize = 64 << 10;
@@ -118,7 +118,7 @@ impl<S: FileTree, D: FileTree> TreeCopy<'_, S, D> {
         add(&self.progress.tally.untried, count as u64);
     }
 
-    /// Makes a directory, open to its owner until all is in it. One that is there will do.
+    /// Makes a directory, open to its owner until all is in it. A directory that is there will do.
     pub fn directory(&self, job: &FileJob) -> Result<()> {
         match self.destination.mkdir(&job.to, job.meta.perm | 0o700) {
             Err(error) if error.kind() == ErrorKind::Exists => {
@@ -169,7 +169,8 @@ impl<S: FileTree, D: FileTree> TreeCopy<'_, S, D> {
         self.replacing(&job.to, || self.destination.link(first, &job.to), |found| found.id == id)
     }
 
-    /// Makes something that must not exist; what exists is left when it `will_do`, else removed first (no directory is).
+    /// Makes something that must not exist; an existing file is left when it `will_do`, else
+    /// removed first (no directory is).
     fn replacing(
         &self,
         path: &[u8],
@@ -213,7 +214,8 @@ impl<S: FileTree, D: FileTree> TreeCopy<'_, S, D> {
         }
     }
 
-    /// Copies small files together. Those that are there already, or that turn out not to be small, are copied one by one.
+    /// Copies small files together. Files that are there already, or that turn out not to be small,
+    /// are copied one by one.
     pub fn small_files(&self, jobs: &[FileJob], buffer: &mut CopyBuffer) {
         let from: Vec<&[u8]> = jobs.iter().map(|job| &*job.from).collect();
         let mut files = Vec::with_capacity(jobs.len());

@@ -8,8 +8,9 @@
 //! was copied to its end and is skipped; any other one is copied anew, beside what is there ([`DraftFile`]), and replaces it when whole. A directory gets its mode and times after
 //! all that is in it.
 //!
-//! **Errors** name the file, are told as they happen, and do not stop the rest: of a directory that cannot be listed to its end is copied what could be listed; but when a node cannot be reached, the copy is given up, and
-//! after ten errors of one kind what is left is only counted.
+//! **Errors** name the file, are told as they happen, and do not stop the rest: of a directory that
+//! cannot be listed to its end, the listed part is copied; but when a node cannot be reached, the
+//! copy is given up, and after ten errors of one kind the rest is only counted.
 
 mod beside;
 mod copy;
@@ -60,7 +61,8 @@ impl Default for CopyOptions {
 
 /// Copies the tree (or the one file) `from` in `source` to `to` in `destination`: afterwards `to` is what `from` was.
 ///
-/// What else is in a directory `to` stays. `on_error` hears of each failure; [`CopySummary::errors`] counts them.
+/// Other entries of a directory `to` stay. `on_error` hears of each failure;
+/// [`CopySummary::errors`] counts them.
 ///
 /// # Errors
 /// `from` cannot be looked at, or threads cannot be started: nothing was copied then.

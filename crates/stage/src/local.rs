@@ -141,7 +141,7 @@ impl FileTree for LocalTree {
     }
 
     fn open(&self, path: &[u8]) -> Result<File> {
-        // Without waiting: what was a file when it was listed may be a fifo by now.
+        // Without waiting: an entry that was a file when it was listed may be a fifo by now.
         let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
         File::options()
             .read(true)

@@ -1,4 +1,4 @@
-//! How far a copy has come, and what it came to.
+//! Progress of a copy, and its result.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub(crate) fn add(counter: &AtomicU64, value: u64) {
     counter.fetch_add(value, Ordering::Relaxed);
 }
 
-/// What a copy came to.
+/// The result of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopySummary {
     /// Regular files copied.
@@ -68,7 +68,7 @@ pub struct CopySummary {
     pub given_up: bool,
     /// The kind of error of which there were ten.
     pub stopped_by: Option<ErrorKind>,
-    /// What was found after that, and not tried; directories are not counted.
+    /// Files that were found after that, and not tried; directories are not counted.
     pub untried: u64,
     /// Time it took.
     pub elapsed: Duration,

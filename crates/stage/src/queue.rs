@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// Most jobs that wait; the walk pauses when there are more.
 const WAITING_MAX: usize = 1024;
 
-/// What a thread shall do next.
+/// The next work of a thread.
 pub enum QueueWork<'a, J, L: SharedFile> {
     /// A job of its own; the guard is dropped when it is done.
     Job(J, BusyMark<'a, J, L>),
@@ -98,7 +98,7 @@ impl<J, L: SharedFile> CopyQueue<J, L> {
     }
 }
 
-/// Marks a thread as working on a job.
+/// Notes that a thread works on a job.
 pub struct BusyMark<'a, J, L: SharedFile>(&'a CopyQueue<J, L>);
 
 impl<J, L: SharedFile> Drop for BusyMark<'_, J, L> {

@@ -235,7 +235,7 @@ impl FileTree for StoreTree {
     }
 
     fn free_removed(&self) {
-        // What cannot be freed now, others free later.
+        // Open references that cannot be ended now are ended by others later.
         let _ = self.fs.sweep_orphans();
     }
 }

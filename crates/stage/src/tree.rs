@@ -3,7 +3,7 @@
 use samite_fs::{FileKind, Timestamp};
 use samite_types::Result;
 
-/// What is known of one file.
+/// The attributes of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileMeta {
     /// Kind.
@@ -45,7 +45,7 @@ pub struct ByteRange {
     pub end: u64,
 }
 
-/// What is known of a small file, and all that is in it.
+/// The attributes of a small file, and all its data.
 pub type Whole = (FileMeta, Vec<u8>);
 
 /// A small regular file to be made.
@@ -53,13 +53,14 @@ pub type Whole = (FileMeta, Vec<u8>);
 pub struct SmallFile<'a> {
     /// Path.
     pub path: &'a [u8],
-    /// What is known of it.
+    /// Its attributes.
     pub meta: FileMeta,
     /// All that is in it.
     pub data: Vec<u8>,
 }
 
-/// A regular file of at most this length is read and made whole, together with others: what fits into an inode's record.
+/// A regular file of at most this length is read and made whole, together with others: one that
+/// fits into an inode's record.
 pub const SMALL_LEN: u64 = samite_fs::INLINE_LEN_MAX;
 
 /// A name in a directory, and what its listing happens to know of it.
@@ -75,7 +76,7 @@ pub trait FileTree: Sync {
     /// The path as a person would write it.
     fn show(&self, path: &[u8]) -> String;
 
-    /// What is known of `path`.
+    /// The attributes of `path`.
     ///
     /// # Errors
     /// Of the tree.
@@ -106,7 +107,7 @@ pub trait FileTree: Sync {
     /// [`samite_types::ErrorKind::Exists`], or of the tree.
     fn create(&self, path: &[u8], perm: u32) -> Result<Self::File>;
 
-    /// What is known of an open file.
+    /// The attributes of an open file.
     ///
     /// # Errors
     /// Of the tree.

@@ -14,7 +14,7 @@ use crate::progress::add;
 use crate::queue::{CopyQueue, QueueWork};
 use crate::tree::{FileMeta, FileTree, SMALL_LEN, join};
 
-/// What is left for the end of the walk.
+/// The work that is left for the end of the walk.
 #[derive(Default)]
 struct DeferredMeta {
     /// Directories in the order in which they were made: parents first.
@@ -97,7 +97,8 @@ fn visit_all<S: FileTree, D: FileTree>(
     to: &[u8],
     root: FileMeta,
 ) {
-    // Directories whose entries are yet to be read. Depth first, so that this holds one directory's worth per level.
+    // Directories whose entries are yet to be read. Depth first, so that there are one directory's
+    // entries per level.
     let mut unread = Vec::new();
     visit(
         copy,
@@ -111,7 +112,7 @@ fn visit_all<S: FileTree, D: FileTree>(
             return;
         }
         let mut entries = Vec::new();
-        // What could be listed is copied all the same.
+        // The listed part is copied all the same.
         if let Err(error) = copy.source.list(&from, &mut entries) {
             copy.failed(&error);
         }

@@ -62,7 +62,7 @@ fn a_tree_that_is_copied_again_loses_its_fragments_and_nothing_else() {
         copy_tree(source, destination, &options, &CopyProgress::default(), &|_| {}).unwrap()
     };
     copy();
-    // That of a file that is whole by now, and one whose file is in the tree no more.
+    // The hidden name of a file that is whole by now, and one whose file is in the tree no more.
     fs::write(to.join(".f.samite-copy-0"), "frag").unwrap();
     fs::write(to.join(".g.samite-copy-3"), "frag").unwrap();
     let others = [".f.samite-copy-", ".f.samite-copy-64", ".f.samite-copy-x", ".samite-copy-1"];

@@ -1,4 +1,5 @@
-//! Copies between two places of the local file system: what must hold whatever the trees are.
+//! Copies between two places of the local file system: conditions that are true whatever the trees
+//! are.
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
 use std::ffi::OsStr;

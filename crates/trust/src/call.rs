@@ -1,8 +1,8 @@
-//! Basic calls on files, and what they answer: what all doors understand.
+//! Basic calls on files, and their answers, in a form that all access paths understand.
 
 use serde::{Deserialize, Serialize};
 
-/// An open file or directory stream of one door.
+/// An open file or directory stream of one access path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PathHandle(pub u32);
 
@@ -17,7 +17,7 @@ pub enum LockKind {
     OpenFile,
 }
 
-/// What is asked of a lock.
+/// The request about a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CallLockMode {
     /// Shared.
@@ -90,7 +90,7 @@ pub enum FileCall {
     SeekDirectory { directory: PathHandle, position: i64 },
 }
 
-/// What a call is made on.
+/// The object of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallSubject {
     /// A name.
@@ -102,7 +102,7 @@ pub enum CallSubject {
 }
 
 impl FileCall {
-    /// What it is made on.
+    /// The object of the call.
     #[must_use]
     pub const fn on(&self) -> CallSubject {
         match self {
@@ -138,7 +138,7 @@ pub enum FileKindSeen {
     Other,
 }
 
-/// What `stat` tells.
+/// The attributes that `stat` tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatFacts {
     /// Inode number.
@@ -166,7 +166,7 @@ pub struct DirEntrySeen {
     pub position: i64,
 }
 
-/// What a call answered.
+/// The answer to a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CallAnswer {
     /// Done.
@@ -177,7 +177,7 @@ pub enum CallAnswer {
     Bytes(Vec<u8>),
     /// An offset.
     Offset(u64),
-    /// What `stat` tells.
+    /// The attributes that `stat` tells.
     Facts(StatFacts),
     /// Names, sorted.
     Names(Vec<String>),

@@ -11,11 +11,11 @@ use crate::access_path::AccessPath;
 use crate::access_path::agent::AgentPath;
 use crate::stage::{StagePath, TrustStage};
 
-/// One claim: its id on the page, and what shows that it holds.
+/// One claim: its id on the page, and the test that shows that it is true.
 pub struct SemanticsClaim {
     /// As on the page.
     pub id: &'static str,
-    /// Panics when it does not hold.
+    /// Panics when it is not true.
     pub test: fn(&mut ClaimScene<'_>),
 }
 
@@ -80,14 +80,14 @@ pub fn all() -> Vec<SemanticsClaim> {
         .collect()
 }
 
-/// What is to be found after a node's death.
+/// The state that is to be found after a node's death.
 pub type After = Box<dyn FnOnce(&mut ClaimScene<'_>)>;
 
 /// A claim about the death of a node that holds mirrored records.
 pub struct MirrorClaim {
     /// As on the page.
     pub id: &'static str,
-    /// Prepares, and tells what has to hold after the death; both panic.
+    /// Prepares, and returns the check for after the death; both panic.
     pub test: fn(&mut ClaimScene<'_>) -> After,
 }
 

@@ -1,4 +1,4 @@
-//! Garbage on a node's sockets, while somebody else works.
+//! Garbage on a node's sockets, while an honest client works.
 //!
 //! Frames of a real client are recorded ([`record`]), bent ([`mutate`]) and sent to a live node by several attackers: some hold the cluster key and
 //! have made a sound handshake, others do not. Meanwhile an honest client puts and gets. The node must neither die nor panic nor grow, and
@@ -22,7 +22,8 @@ pub use record::FrameRecording;
 
 /// Memory of the node for records.
 const MEMORY: &str = "64M";
-/// What the node may grow by beyond its memory for records, in KiB: buffers of connections, results that are remembered.
+/// Memory by which the node may grow beyond that for records, in KiB: buffers of connections,
+/// results that are remembered.
 const GROWTH_KIB_MAX: u64 = (64 + 64) << 10;
 /// Threads that attack; every second one holds the key.
 const ATTACKERS: u64 = 4;
@@ -32,11 +33,11 @@ const ATTACKERS: u64 = 4;
 pub struct FuzzSummary {
     /// Connections made by attackers.
     pub connections: u64,
-    /// Those of attackers that hold the key, after a sound handshake.
+    /// Connections of attackers that hold the key, after a sound handshake.
     pub admitted: u64,
     /// Frames that they sent.
     pub frames: u64,
-    /// Those that were sent whole after a sound handshake.
+    /// Frames that were sent whole after a sound handshake.
     pub admitted_frames: u64,
     /// Calls of the honest client.
     pub calls: u64,
@@ -44,7 +45,7 @@ pub struct FuzzSummary {
     pub resident_kib: (u64, u64),
 }
 
-/// What the threads count.
+/// The counters of the threads.
 #[derive(Debug, Default)]
 struct FuzzCounts {
     stop: AtomicBool,
@@ -61,7 +62,7 @@ fn wrong(words: impl Into<String>) -> Error {
 /// Attacks a node for `length`.
 ///
 /// # Errors
-/// What went wrong with the node, or for the honest client; or no attacker got past the handshake.
+/// The errors of the node, or of the honest client; or no attacker got past the handshake.
 pub fn run(length: Duration, seed: u64) -> Result<FuzzSummary> {
     let cluster = ProcessCluster::start(1, &["--memory", MEMORY])?;
     let file = cluster.file()?;
@@ -99,7 +100,7 @@ pub fn run(length: Duration, seed: u64) -> Result<FuzzSummary> {
     if after > before + GROWTH_KIB_MAX {
         return Err(wrong(format!("the node has grown from {before} to {after} KiB")));
     }
-    // Who comes now is served as well as who was there.
+    // A client that comes now is served as well as one that was there.
     let late = KvView::new(connect(&cluster.config()?)?.dataset("honest")?);
     work(&late, calls)?;
     cluster.run(["status"])?;
@@ -125,7 +126,7 @@ fn connect(config: &ClusterConfig) -> Result<Client> {
     )
 }
 
-/// A few calls, and what they must find.
+/// A few calls, and their expected results.
 fn work(kv: &KvView, round: u64) -> Result<()> {
     let key = format!("key {}", round % 50);
     let len = [10, 3000, 100_000][(round % 3) as usize];

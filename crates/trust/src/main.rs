@@ -292,7 +292,7 @@ fn stress(plan: &StressPlan) -> Result<(), String> {
     }
 }
 
-/// What a stress test did so far.
+/// The progress of a stress test.
 fn words(summary: &driver::StressSummary) -> String {
     let driver::StressSummary { rounds, steps, stale } = summary;
     format!("{rounds} rounds, {steps} steps, {stale} calls made again after ESTALE")

@@ -1,4 +1,4 @@
-//! A cluster of real processes, and its doors.
+//! A cluster of real processes, and its access paths.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -55,7 +55,7 @@ impl TrustStage {
     /// `samite-trust`.
     ///
     /// # Errors
-    /// Something does not start; what it said is in the message.
+    /// Something does not start; its output is in the message.
     pub fn start(nodes: usize, memory: &str, helper: &Path) -> Result<Self> {
         Self::mirrored(nodes, 1, memory, helper)
     }

@@ -1,9 +1,10 @@
-//! What was done when, on the clock that nodes' logs show, and written as they write it.
+//! The events of a run with their times, on the clock that nodes' logs show, and written as they
+//! write it.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Most lines that are kept; the first ones go.
+/// Most lines of the timeline; the first ones go.
 const LINES_MAX: usize = 10_000;
 
 /// Lines with times.

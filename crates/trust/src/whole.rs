@@ -14,7 +14,7 @@ const STATUS_MAX: Duration = Duration::from_secs(2);
 /// Waits until the cluster [is whole](look).
 ///
 /// # Errors
-/// What it lacks.
+/// The reason why it is not whole.
 pub fn wait_whole(client: &Client) -> Result<(), String> {
     let begun = Instant::now();
     loop {
@@ -28,11 +28,13 @@ pub fn wait_whole(client: &Client) -> Result<(), String> {
     }
 }
 
-/// The epoch of the map by which all groups have all their members, and these are good: all nodes have that one, and it knows of the last start of each. A map
-/// that does not, or that only some have, may be whole because it is old: whoever believed it could kill the only node that has what another one lost.
+/// The epoch of the map by which all groups have all their members, and these are good: all nodes
+/// have that one, and it knows of the last start of each. A map that does not, or that only some
+/// have, may be whole because it is old: a test that believed it could kill the only node that has
+/// the records that another one lost.
 ///
 /// # Errors
-/// What the cluster lacks.
+/// The reason why the cluster is not whole.
 pub fn look(client: &Client) -> Result<Epoch, String> {
     let map = client.refresh_map().map_err(|error| error.to_string())?;
     let tables = map.data().tables.iter().filter(|table| table.redundancy.get() > 1);

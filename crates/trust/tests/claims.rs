@@ -1,4 +1,4 @@
-//! Every claim of `SEMANTICS.md`, through all doors.
+//! Every claim of `SEMANTICS.md`, over all access paths.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 mod common;

@@ -1,4 +1,4 @@
-//! What is left when something is killed. Nothing may hang: every call has a limit.
+//! The state after something is killed. Nothing may hang: every call has a limit.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 mod common;

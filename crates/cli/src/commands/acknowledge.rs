@@ -47,7 +47,7 @@ pub fn run(args: &AcknowledgeArgs, target: &ClusterTarget) -> Result<(), Command
     if !seen.is_empty() {
         client.acknowledge_loss(map.epoch(), seen.clone())?;
     }
-    // What was lost meanwhile is not what was acknowledged.
+    // A loss that was found meanwhile is not acknowledged.
     let later = client.refresh_map()?;
     let losses: Vec<PartitionLoss> =
         map.losses_named(&remaining_losses(&seen, &later.data().losses));

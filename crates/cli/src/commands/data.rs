@@ -16,7 +16,7 @@ use crate::failure::{CommandFailure, IoContext};
 use crate::output::{CommandOutput, complain};
 use crate::paths::{StorePath, store_path};
 
-/// What is moved at a time.
+/// Bytes that are moved at a time.
 const BUFFER_LEN: usize = 1 << 20;
 
 /// Print files of the store
@@ -30,7 +30,7 @@ pub struct CatArgs {
     paths: Vec<StorePath>,
 }
 
-/// Prints the files; those that cannot be read are named, and the others printed.
+/// Prints the files; files that cannot be read are named, and the others printed.
 pub fn cat(args: &CatArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let files = target.files()?;
     let mut out = CommandOutput::new();
@@ -100,7 +100,7 @@ pub fn put(args: &PutArgs, target: &ClusterTarget) -> Result<(), CommandFailure>
     Ok(new.place(&tree)?)
 }
 
-/// What is to be replaced at `path`, and its path: a link's target, not the link.
+/// The file that is to be replaced at `path`, and its path: a link's target, not the link.
 fn replaced(
     files: &ClusterFiles,
     path: &StorePath,

@@ -110,7 +110,7 @@ fn parse_durability(text: &str) -> Result<DurabilityKind, String> {
     }
 }
 
-/// Who answers reads.
+/// The members that answer reads.
 pub fn parse_reads(text: &str) -> Result<ReadsKind, String> {
     match text {
         "primary" => Ok(ReadsKind::Primary),

@@ -90,7 +90,7 @@ fn down(target: &ClusterTarget) -> Result<String, CommandFailure> {
             local::stop_all(&living)?;
         }
     }
-    // Nodes that end let go of what they keep there.
+    // Nodes that end release the files that they keep there.
     local::stop_all(voter.as_slice())?;
     local::stop_all(&etcd)?;
     local::sweep(dir)?;
@@ -98,8 +98,8 @@ fn down(target: &ClusterTarget) -> Result<String, CommandFailure> {
     Ok(format!("cluster {}: down, {count} node{plural} stopped", dir.name()))
 }
 
-/// Asks the nodes over the wire, and gives the pids of those that agreed. Who does not hear it gets a signal, so
-/// nothing that fails here matters.
+/// Asks the nodes over the wire, and gives the pids of those that agreed. A node that does not hear
+/// it gets a signal, so nothing that fails here matters.
 fn ask_to_stop(target: &ClusterTarget) -> Vec<u32> {
     let Ok(file) = target.dir.read_cluster_file() else { return Vec::new() };
     let mut asked = Vec::new();

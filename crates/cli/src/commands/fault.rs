@@ -239,7 +239,7 @@ fn list(target: &ClusterTarget, nodes: &FaultNodes, json: bool) -> Result<(), Co
     done
 }
 
-/// Asks nodes one by one; one that fails keeps none of the others.
+/// Asks nodes one by one; a node that fails does not keep the others from being asked.
 fn ask_all(
     target: &ClusterTarget,
     nodes: &FaultNodes,

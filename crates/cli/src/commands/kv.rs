@@ -148,7 +148,7 @@ pub fn run(args: &KvArgs, target: &ClusterTarget) -> Result<(), CommandFailure> 
         KvCommand::Get { key, json } => get(&kv, key.as_bytes(), *json, &mut out)?,
         KvCommand::Put { key, value: given, if_absent, force } => {
             let value = given.bytes()?;
-            // What is left of a large value whose command was killed.
+            // The chunks of a large value whose command was killed.
             kv.sweep(key.as_bytes())?;
             if given.file.is_some() && !force {
                 room::check_dataset(&client, &dataset, value.len() as u64)?;
@@ -164,7 +164,7 @@ pub fn run(args: &KvArgs, target: &ClusterTarget) -> Result<(), CommandFailure> 
             let value = value.bytes()?;
             let version = kv.compare_and_swap(key.as_bytes(), Version(*version), &value).map_err(
                 |error| match error.kind() {
-                    // For a condition that does not hold it matters not why.
+                    // It does not matter why a condition failed.
                     ErrorKind::NotFound => {
                         CommandFailure::new(ExitCode::Conflict, error.to_string())
                     }

@@ -1,4 +1,4 @@
-//! `samite ls`: what is in a directory.
+//! `samite ls`: the entries of a directory.
 
 use samite_fs::{DirEntry, FileAttributes, FileKind};
 use samite_stage::join;
@@ -117,7 +117,7 @@ impl LsListing<'_> {
         Ok(())
     }
 
-    /// What is in a directory; also what is there of one of which entries may be lost.
+    /// The entries of a directory; also the entries that are left of one of which some may be lost.
     fn read(&self, dir: &[u8], entries: &mut Vec<DirEntry>) -> samite_types::Result<()> {
         let mut handle = self.files.fs.read_dir(&self.files.context, dir)?;
         let end = loop {

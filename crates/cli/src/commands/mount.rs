@@ -15,7 +15,7 @@ use crate::failure::{CommandFailure, ExitCode, IoContext};
 use crate::local::{self, mounts};
 use crate::{signals, turns};
 
-/// What the daemon says when it serves.
+/// The line that the daemon prints when it serves.
 const READY: u8 = b'+';
 
 /// Mount the store on a directory, for every program
@@ -127,7 +127,8 @@ fn serve(args: &MountArgs, target: &ClusterTarget) -> Result<(), CommandFailure>
     })?;
     let path = args.path.canonicalize().doing(format_args!("mount {}", args.path.display()))?;
     log_to(args, target)?;
-    // For all threads of the mount: who is on guard must not wait for its core while a program computes there.
+    // For all threads of the mount: the sentinel must not wait for its core while a program
+    // computes there.
     turns::ask_for_short();
     let client = target.connect()?;
     let fs = samite_fs::FileSystem::open(&client, FILES_DATASET)?;
@@ -162,7 +163,7 @@ fn log_to(args: &MountArgs, target: &ClusterTarget) -> Result<(), CommandFailure
     Ok(())
 }
 
-/// Tells the waiting command, and lets go of its terminal.
+/// Tells the waiting command, and releases its terminal.
 fn say_ready(target: &ClusterTarget) -> Result<(), CommandFailure> {
     std::io::stdout().write_all(&[READY]).doing("report that the mount serves")?;
     std::io::stdout().flush().doing("report that the mount serves")?;

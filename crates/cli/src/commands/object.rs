@@ -20,7 +20,7 @@ use crate::output::{CommandOutput, escaped};
 pub const DATASET: &str = "objects";
 /// Names asked for at a time.
 const PAGE_LEN: usize = 4096;
-/// What is moved at a time.
+/// Bytes that are moved at a time.
 const BUFFER_LEN: usize = 4 << 20;
 
 /// Objects of any size: put, get, ls, rm, stat
@@ -173,7 +173,7 @@ fn put(
         let len = room::data_len(&file.metadata().doing(&what)?);
         (Box::new(file), len)
     };
-    // What killed commands have left goes with it.
+    // The parts that killed commands have left go with it.
     let new = objects.replace(name)?;
     fits(need)?;
     let mut buffer = vec![0; BUFFER_LEN];

@@ -1,4 +1,6 @@
-//! Whether what is to be copied into the store, or out of it, fits, before anything is written. What it replaces stays until it is whole, and takes its room until then.
+//! Whether a tree that is to be copied into the store, or out of it, fits, before anything is
+//! written. Files that it replaces stay until the new ones are whole, and take their room until
+//! then.
 
 use std::collections::HashSet;
 use std::fs::Metadata;
@@ -16,9 +18,9 @@ use crate::failure::CommandFailure;
 use crate::output::human_bytes;
 use crate::paths::StorePath;
 
-/// What a file or directory takes beside its data, at least.
+/// The space that a file or directory takes beside its data, at least.
 const ENTRY_LEN: u64 = 256;
-/// The part of the memory that is kept for removing.
+/// The part of the memory that is reserved for removing.
 const RESERVE: u64 = 64;
 /// Unit of `st_blocks`.
 const BLOCK_LEN: u64 = 512;
@@ -50,7 +52,7 @@ pub fn check_dataset(client: &Client, dataset: &Dataset, need: u64) -> Result<()
     let map = client.map()?;
     let (mut capacity, mut used) = (0u64, 0u64);
     for info in map.nodes() {
-        // Who cannot be asked says nothing of what fits.
+        // A node that cannot be asked says nothing of the free space.
         let Ok(status) = client.node_status(info.node) else { return Ok(()) };
         capacity = capacity.saturating_add(status.capacity_bytes);
         used = used.saturating_add(status.used_bytes);
@@ -83,7 +85,8 @@ pub fn check_local(local: &Path, need: u64) -> Result<(), CommandFailure> {
     }
 }
 
-/// Refuses to copy a tree out of the store where that is larger than the room that is free. What is there already does not count when it would be skipped.
+/// Refuses to copy a tree out of the store where that is larger than the room that is free. Files
+/// that are there already do not count when they would be skipped.
 pub fn check_out(
     files: &ClusterFiles,
     source: &[u8],
@@ -98,7 +101,7 @@ pub fn check_out(
         return Ok(());
     }
     let store = StoreTree::new(files.fs.clone(), files.context.clone());
-    // More than is held are holes.
+    // At most the stored bytes: the others are holes.
     let need = measure_store(&store, source, destination, resumes).min(held);
     if need <= free {
         return Ok(());
@@ -106,7 +109,8 @@ pub fn check_out(
     Err(too_large(need, free, &dir.display().to_string()))
 }
 
-/// Bytes of the files of a tree in the store. What cannot be looked at counts nothing; the copy says so.
+/// Bytes of the files of a tree in the store. A file that cannot be looked at counts nothing; the
+/// copy says so.
 fn measure_store(store: &StoreTree, source: &[u8], destination: &Path, resumes: bool) -> u64 {
     let (mut total, mut linked) = (0u64, HashSet::new());
     let mut unread = vec![(source.to_vec(), destination.as_os_str().as_bytes().to_vec())];
@@ -146,7 +150,7 @@ fn add_file(
     }
 }
 
-/// What is free where a local file is to be, and the directory that was looked at.
+/// The free space where a local file is to be, and the directory that was looked at.
 fn free_at(local: &Path) -> Option<(u64, &Path)> {
     let is_there = |dir: &&Path| !dir.as_os_str().is_empty() && dir.is_dir();
     let dir = local.ancestors().find(is_there).unwrap_or(Path::new("."));
@@ -173,7 +177,8 @@ fn too_large(need: u64, free: u64, place: &str) -> CommandFailure {
     ))
 }
 
-/// Refuses a tree that is larger than the room that is free. What is there already does not count when it would be skipped.
+/// Refuses a tree that is larger than the room that is free. Files that are there already do not
+/// count when they would be skipped.
 pub fn check(
     files: &ClusterFiles,
     source: &Path,
@@ -215,8 +220,9 @@ pub fn check(
     )))
 }
 
-/// Adds up what a tree takes, but for files that `is_there` says of: their path, and the path below `root`.
-/// What cannot be looked at counts nothing; the copy says so.
+/// Adds up the space that a tree takes, except files for which `is_there` returns true, which is
+/// given their path, and the path below `root`. A file that cannot be looked at counts nothing; the
+/// copy says so.
 fn measure(root: &Path, is_there: &mut dyn FnMut(&Path, &Path) -> bool, need: &mut RoomNeed) {
     let mut unread = vec![root.to_path_buf()];
     let mut linked = HashSet::new();

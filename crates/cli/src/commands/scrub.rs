@@ -1,4 +1,4 @@
-//! `samite scrub`: looks at all that is held, now.
+//! `samite scrub`: reads all that the nodes hold, now.
 
 use std::time::{Duration, Instant};
 
@@ -130,7 +130,7 @@ fn wait(
         }
         if is_done {
             let since = *done_at.get_or_insert_with(Instant::now);
-            // What other members compare is on its way for a moment.
+            // For a short time, records that other members compare are on their way.
             let is_settled = all.left == 0 && since.elapsed() >= 4 * LOOK;
             if is_settled || since.elapsed() >= REPAIR {
                 return Ok(all);

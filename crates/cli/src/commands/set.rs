@@ -1,4 +1,4 @@
-//! `samite set`: what a directory promises.
+//! `samite set`: the semantics of a directory.
 
 use samite_fs::FileSemantics;
 

@@ -183,7 +183,7 @@ fn stage(
     }
 }
 
-/// What is said after ten errors of one kind.
+/// The line that is printed after ten errors of one kind.
 pub fn stopped(summary: &CopySummary) -> CommandFailure {
     let words = summary.stopped_by.map_or("", |kind| kind.words());
     let CopySummary { errors, untried, .. } = summary;

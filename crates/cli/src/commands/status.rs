@@ -148,7 +148,7 @@ fn end(
         .iter()
         .filter_map(|(entry, answer)| {
             let words = answer.as_ref().err()?.to_string();
-            // Who asks knows which cluster it is.
+            // The caller knows which cluster it is.
             let prefix = format!("cluster {cluster}: ");
             Some(format!("{} does not answer: {}", entry.node, words.replace(&prefix, "")))
         })
@@ -229,7 +229,7 @@ fn tls(out: &mut CommandOutput, setup: &ClusterSetup) -> Result<(), CommandFailu
     out.line(format!("tls on tcp: {tls}"))
 }
 
-/// What the cluster map says of a node.
+/// The state of a node in the cluster map.
 fn state_of(map: &ClusterMap, node: NodeId) -> &'static str {
     match map.state(node) {
         Some(NodeState { reachability: NodeReachability::Offline, .. }) => "offline",

@@ -160,7 +160,7 @@ pub fn run(args: &UpArgs, target: &ClusterTarget) -> Result<(), CommandFailure> 
     let (children, etcd) = (Vec::new(), Vec::new());
     let (setup, kept) =
         (ClusterSetup::default(), ClusterRecord::fresh(dir.name(), args.fresh_keeper()));
-    // From here on what is left behind is swept away if it does not come to serve.
+    // From here on, remains are removed if it does not come to serve.
     let asides = Vec::new();
     let third = None;
     let mut nodes =
@@ -191,7 +191,7 @@ pub fn run(args: &UpArgs, target: &ClusterTarget) -> Result<(), CommandFailure> 
 }
 
 impl UpArgs {
-    /// Where the cluster map is to be kept; `None`: nobody has said.
+    /// Where the cluster map is to be kept; `None`: no choice was made.
     fn keeper(&self) -> Option<CoordinatorLocation> {
         self.coordinator.as_ref().map(|kind| match kind {
             CoordinatorKind::Embedded => CoordinatorLocation::Embedded,
@@ -258,7 +258,7 @@ fn claim(dir: &ClusterDir) -> Result<local::ClusterLock, CommandFailure> {
         let Some(lock) = local::lock(dir, LOCK_TIMEOUT)? else { continue };
         let living = local::living_nodes(dir);
         let is_up = dir.cluster_file_path().exists();
-        // One that was killed a moment ago is not gone at once.
+        // A process that has just been killed is not gone at once.
         if is_up && !local::wait_all(&living, END_TIMEOUT) {
             let pids: Vec<String> = living.iter().map(|node| node.pid().to_string()).collect();
             return Err(CommandFailure::new(
@@ -295,7 +295,7 @@ struct StartingCluster<'a> {
     etcd: Vec<(String, Child)>,
     setup: ClusterSetup,
     kept: ClusterRecord,
-    /// What nodes kept, and where it is now.
+    /// The directories that nodes kept, and where they are now.
     asides: Vec<(NodeId, PathBuf)>,
     serves: bool,
 }
@@ -473,7 +473,7 @@ impl StartingCluster<'_> {
                 let message = format!("{} is not in the cluster map yet", entry.node);
                 Error::new(ErrorKind::Unavailable, message)
             })?;
-            // A map that was kept tells of the nodes as they were before.
+            // A map that was saved tells of the nodes as they were before.
             if client.node_status(entry.node)?.incarnation != info.incarnation {
                 let message = format!("{} has not joined yet", entry.node);
                 return Err(Error::new(ErrorKind::Unavailable, message));
@@ -492,7 +492,7 @@ impl StartingCluster<'_> {
         Ok((ClusterFile { cluster, nodes, created_s: since.as_secs(), setup }, client))
     }
 
-    /// Sets aside what these nodes kept.
+    /// Sets aside the files that these nodes kept.
     fn renew(&mut self, nodes: &[NodeId]) -> Result<(), CommandFailure> {
         for node in nodes {
             let durable = self.setup.durable.as_deref().unwrap_or_else(|| Path::new(""));
@@ -502,7 +502,7 @@ impl StartingCluster<'_> {
         Ok(())
     }
 
-    /// How to have again what was set aside.
+    /// How to restore files that were set aside.
     fn ways_back(&self) -> String {
         let durable = self.setup.durable.as_deref().unwrap_or_else(|| Path::new(""));
         let ways = self.asides.iter().map(|(node, aside)| (*node, Some(&**aside)));

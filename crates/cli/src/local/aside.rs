@@ -1,4 +1,5 @@
-//! What a node keeps on flash, set aside so that the node begins anew and is brought up to date by others.
+//! The files of a node on flash, set aside so that the node begins anew and is brought up to date
+//! by others.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -41,8 +42,8 @@ pub fn set_aside(durable: &Path, node: NodeId) -> Result<Option<PathBuf>, Comman
     if names.is_empty() {
         return Ok(None);
     }
-    // What names the directory goes first: logs without it are refused, while with it a log whose directory and `.begun` are gone would be taken for an
-    // empty one.
+    // The file that names the directory goes first: logs without it are refused, while with it a
+    // log whose directory and `.begun` are gone would be taken for an empty one.
     names.sort_by_key(|name| name != STORAGE);
     let mut asides = (1..ASIDES_MAX).map(|number| durable.join(format!("{node}.aside-{number}")));
     let to = asides.find(|path| !path.exists()).ok_or_else(|| {
@@ -65,7 +66,7 @@ fn sync(dir: &Path) -> Result<(), CommandFailure> {
     synced.doing(format_args!("sync {}", dir.display()))
 }
 
-/// How to have again what was set aside.
+/// How to restore files that were set aside.
 pub fn way_back(durable: &Path, node: NodeId, aside: Option<&Path>) -> String {
     aside.map_or_else(String::new, |aside| {
         let dir = node_dir(durable, node);

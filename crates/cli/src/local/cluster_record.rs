@@ -1,5 +1,5 @@
-//! What a durable store keeps beside its nodes' directories, so that the same `up` brings it back: what it is called, its key, and where its
-//! coordinators keep their state.
+//! The record that a durable store keeps beside its nodes' directories, so that the same `up`
+//! starts it again: its name, its key, and where its coordinators keep their state.
 //!
 //! In etcd that state is found by name and key. The members of an etcd that is started along have their data here, too, and keep
 //! their ports, which they know each other by.
@@ -31,7 +31,7 @@ pub enum CoordinatorLocation {
 }
 
 impl CoordinatorLocation {
-    /// What `up` is told.
+    /// The value of the option of `up`.
     const fn option(self) -> &'static str {
         match self {
             Self::Embedded => "embedded",
@@ -42,7 +42,7 @@ impl CoordinatorLocation {
     }
 }
 
-/// What is kept.
+/// The contents of the record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterRecord {
     /// Name of the cluster.
@@ -73,7 +73,8 @@ impl ClusterRecord {
         Self { cluster, key, keeper, etcd_members, voters: 0, is_founded: false }
     }
 
-    /// What is kept in `durable` for the cluster of that name; `None`: nothing. Whose coordinators keep their state where nobody has said stay with it.
+    /// The record in `durable` for the cluster of that name; `None`: there is none. Without another
+    /// choice, coordinators go on keeping their state where it is.
     pub fn read(
         durable: &Path,
         cluster: &str,
@@ -115,7 +116,7 @@ impl ClusterRecord {
         Ok(is_meant.then_some(kept))
     }
 
-    /// Keeps it in `durable`, whatever moment the machine dies in.
+    /// Writes it to `durable`, safe whenever the machine dies.
     pub fn write(&self, durable: &Path) -> Result<(), CommandFailure> {
         let path = path_in(durable);
         let fresh = path.with_extension("json.new");
@@ -176,7 +177,7 @@ fn check_ports(members: &[EtcdEntry]) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// Who keeps the cluster map, and what that survives; `None`: it goes without saying.
+/// The place of the cluster map, and the failures that it survives; `None`: it goes without saying.
 pub fn keeping(setup: &ClusterSetup) -> Option<String> {
     if !setup.etcd.is_empty() || setup.founders == 1 {
         return None;

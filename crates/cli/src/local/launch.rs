@@ -14,15 +14,16 @@ use samite_types::{NodeId, Redundancy};
 use super::process;
 use crate::failure::{CommandFailure, IoContext};
 
-/// What glibc's `malloc` is told by; another libc pays no heed.
+/// The variables that glibc's `malloc` reads; another libc pays no heed.
 const MALLOC_VARIABLE: &str = "GLIBC_TUNABLES";
-/// Records lie on the heap, far apart. With huge pages the processor mostly knows their addresses; and memory of removed ones, up to 64 MiB, is
-/// kept for the next, so that it need not be asked of the kernel again, page by page. With a fixed limit for that, one for what gets a
-/// mapping of its own is to be given, too.
+/// Records lie on the heap, far apart. With huge pages the processor mostly knows their addresses;
+/// and memory of removed ones, up to 64 MiB, is kept for the next, so that it need not be asked of
+/// the kernel again, page by page. With a fixed limit for that, one for allocations with a mapping
+/// of their own is to be given, too.
 const MALLOC_SETTINGS: &str = "glibc.malloc.hugetlb=1:glibc.malloc.trim_threshold=67108864:\
     glibc.malloc.top_pad=4194304:glibc.malloc.mmap_threshold=4194304";
 
-/// Memory of a process that holds no records, in bytes.
+/// Memory of a process without records, in bytes.
 const VOTER_MEMORY: u64 = 16 << 20;
 
 /// Starts a node of a cluster that was set up so, or the process with its third voter.
@@ -94,7 +95,7 @@ pub fn third_voter(
     Ok((child, VoterEntry { pid, start_ticks }))
 }
 
-/// What a node said last before it failed, from its log.
+/// The last message of a node before it failed, from its log.
 pub fn last_words(log: &Path) -> Option<String> {
     const TAIL_LEN: u64 = 64 << 10;
     let mut file = File::open(log).ok()?;
@@ -134,7 +135,7 @@ fn member(dir: &ClusterDir, entry: &EtcdEntry) -> LocalMember {
     }
 }
 
-/// Where clients reach a member of a local etcd cluster.
+/// The address of a member of a local etcd cluster for clients.
 pub fn etcd_url(dir: &ClusterDir, entry: &EtcdEntry) -> String {
     member(dir, entry).client_url()
 }
@@ -155,7 +156,7 @@ pub fn etcd(
     })
 }
 
-/// Among whom the kernel shares out cores first (sched(7), autogroup).
+/// The session among whose processes the kernel shares out cores first (sched(7), autogroup).
 enum LaunchSession {
     /// A process is one among those that its starter's session runs: it and programs there can yield to each other.
     Shared,

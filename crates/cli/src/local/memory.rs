@@ -1,7 +1,8 @@
-//! How much memory there is for nodes: what the machine has, and what control groups leave of it.
+//! Memory that there is for nodes: the machine's, less the use and by the limits of control groups.
 //!
-//! A batch job or a container is a control group with a limit. What a node takes beyond it ends with a SIGKILL of the kernel, once that is
-//! written to. So the limits of the group and of all groups above it count, less what is used there already. Both versions of control groups are
+//! A batch job or a container is a control group with a limit. A node that writes to more memory
+//! than that gets a SIGKILL of the kernel. So the limits of the group and of all groups above it
+//! count, less the memory that is used there already. Both versions of control groups are
 //! understood, also side by side.
 
 use std::fmt;
@@ -14,7 +15,8 @@ use crate::output::human_bytes;
 const DEFAULT: u64 = 1 << 30;
 /// The least that a node can work with.
 const MIN: u64 = 16 << 20;
-/// A node takes a part of its memory beside it, one in so many: what it shows to programs of its host lies there.
+/// A node takes a part of its memory beside it, one in so many: the memory that it shares with
+/// programs of its host lies there.
 const BESIDE: u64 = 14;
 /// Most groups above each other that are looked at.
 const DEPTH_MAX: usize = 64;
@@ -35,11 +37,11 @@ struct ControlGroup {
     used: u64,
 }
 
-/// What one version of control groups calls things.
+/// The file names of one version of control groups.
 struct GroupFiles {
     limits: &'static [&'static str],
     used: &'static str,
-    /// What the kernel takes back before it kills anybody, as `memory.stat` names it.
+    /// The memory that the kernel takes back before it kills a process, as `memory.stat` names it.
     kept: [&'static str; 2],
 }
 
@@ -56,7 +58,7 @@ const V2: GroupFiles = GroupFiles {
 };
 
 impl MemoryRoom {
-    /// What there is; `None` if nobody says.
+    /// The memory that new processes may take; `None` if it cannot be told.
     pub fn read() -> Option<Self> {
         Self::read_below(Path::new("/"))
     }
@@ -71,7 +73,7 @@ impl MemoryRoom {
         machine.into_iter().chain(groups).min_by_key(|room| room.bytes)
     }
 
-    /// What there would be if nothing was used; `None` if no control group sets a limit.
+    /// The memory if nothing was used; `None` if no control group sets a limit.
     pub fn read_limits() -> Option<Self> {
         let groups = groups(Path::new("/")).into_iter();
         groups.min_by_key(|group| group.limit).map(|group| {
@@ -105,7 +107,8 @@ impl fmt::Display for MemoryRoom {
     }
 }
 
-/// Memory of each of `nodes` nodes that are started together: what was `asked` for, or what suits `room`.
+/// Memory of each of `nodes` nodes that are started together: the amount `asked` for, or one that
+/// suits `room`.
 pub fn of_node(
     asked: Option<u64>,
     nodes: u64,
@@ -182,7 +185,8 @@ fn mounted(line: &str, memberships: &str) -> Option<(&'static GroupFiles, PathBu
         };
         counts.then_some(group)
     })?;
-    // A container may be shown its own group as the top of the tree, and be told its name from outside.
+    // A container may be shown its own group as the top of the tree, while its name is the one from
+    // outside.
     let below = Path::new(group).strip_prefix(top).unwrap_or_else(|_| Path::new(""));
     // The kernel writes blanks and the like as three octal digits. A path with others of them is not looked at.
     Some((names, PathBuf::from(place.replace("\\040", " ")), below.to_path_buf()))

@@ -1,4 +1,4 @@
-//! Mounts of a local cluster: who serves them, and their orderly end.
+//! Mounts of a local cluster: the daemons that serve them, and their orderly end.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::process::{self, NodeProcess};
 use crate::failure::{CommandFailure, IoContext};
 
-/// How long a daemon may take to end once nobody can reach its mount any more.
+/// How long a daemon may take to end once its mount is out of reach for programs.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most processes named in a message.
 const USERS_SHOWN_MAX: usize = 8;
@@ -35,7 +35,7 @@ impl MountRecord {
         Self { path, pid, start_ticks: process::start_ticks(pid).unwrap_or_default() }
     }
 
-    /// Writes it down; it is gone when the guard is.
+    /// Records it; the record is gone when the guard is.
     pub fn write(&self, dir: &ClusterDir) -> Result<RecordGuard, CommandFailure> {
         let path = record_path(dir, self.pid);
         let text = serde_json::to_vec_pretty(self).map_err(|error| {
@@ -82,7 +82,7 @@ pub fn is_mount_file(name: &str) -> bool {
         .is_some_and(|pid| !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// What is written down of the cluster's mounts.
+/// The recorded mounts of the cluster.
 pub fn records(dir: &ClusterDir) -> Vec<MountRecord> {
     let Ok(entries) = std::fs::read_dir(dir.path()) else { return Vec::new() };
     entries
@@ -103,13 +103,14 @@ pub fn record_of(dir: &ClusterDir, path: &Path) -> Option<MountRecord> {
     Some(all.swap_remove(index))
 }
 
-/// Ends one mount. One that nobody serves any more goes even if it is in use: nothing there answers.
+/// Ends one mount. A mount that no daemon serves any more goes even if it is in use: nothing there
+/// answers.
 pub fn end(dir: &ClusterDir, mount: &MountEntry, lazy: bool) -> Result<(), CommandFailure> {
     let record = record_of(dir, &mount.path);
     let daemon = record.as_ref().and_then(MountRecord::daemon);
     let ended = match (&record, &daemon) {
         (Some(_), None) => samite_fuse::unmount_dead(mount),
-        // Whether somebody serves it is not known.
+        // Whether a daemon serves it is not known.
         (None, _) => samite_fuse::unmount(&mount.path, true),
         (Some(_), Some(_)) => samite_fuse::unmount(&mount.path, lazy),
     };
@@ -128,7 +129,7 @@ pub fn end(dir: &ClusterDir, mount: &MountEntry, lazy: bool) -> Result<(), Comma
     Ok(())
 }
 
-/// Ends all mounts of a cluster, whoever uses them.
+/// Ends all mounts of a cluster, also while programs use them.
 pub fn end_all(dir: &ClusterDir) {
     for record in records(dir) {
         let mounted = samite_fuse::find_mount(&record.path).ok().flatten();

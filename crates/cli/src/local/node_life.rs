@@ -1,8 +1,9 @@
 //! How the process of a node ended, as far as that can be known.
 //!
-//! Nodes are daemons: who started them has gone, so nobody is told how they end. Each writes down that it runs, and at an
-//! orderly end how that came about. Where only the first is found, it died, and what else is said is what others have seen:
-//! the kernel's log, the count of its control group, or the exit status of a process that nobody has waited for yet.
+//! Nodes are daemons: the process that started them has gone, so no parent is told how they end.
+//! Each writes down that it runs, and at an orderly end how that came about. Where only the first
+//! is found, it died, and the rest comes from other sources: the kernel's log, the count of its
+//! control group, or the exit status of a process that no parent has waited for yet.
 
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -27,7 +28,8 @@ pub struct NodeLife {
     pid: u32,
     /// See [`process::start_ticks`].
     start_ticks: u64,
-    /// Who counts processes of its control group that were killed for want of memory, and the count when it began.
+    /// The file that counts processes of its control group that were killed for want of memory, and
+    /// the count when it began.
     oom_kills: Option<(PathBuf, u64)>,
     /// How it came to its orderly end.
     end: Option<String>,
@@ -67,7 +69,7 @@ impl NodeLife {
         serde_json::from_slice(&std::fs::read(path(dir, node)).ok()?).ok()
     }
 
-    /// Nothing depends on it: what cannot be written is not known later.
+    /// Nothing depends on it: an end that cannot be recorded is not known later.
     fn write(&self, dir: &ClusterDir, node: NodeId) {
         let path = path(dir, node);
         let fresh = path.with_extension("life.new");
@@ -129,7 +131,8 @@ fn unknown() -> String {
     "has ended; how is not known".to_owned()
 }
 
-/// Who counts the processes of this one's control group that are killed for want of memory, and the count.
+/// The file that counts the processes of this one's control group that are killed for want of
+/// memory, and the count.
 fn oom_counter() -> Option<(PathBuf, u64)> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let counters = groups.lines().flat_map(|line| {
@@ -156,7 +159,8 @@ fn oom_kills(counter: &Path) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 
-/// What the kernel's log says of a process of this name that it killed for want of memory, if this user may read it.
+/// The kernel's log on a process of this name that it killed for want of memory, if this user may
+/// read it.
 fn killed_for_memory(pid: u32, name: &str) -> Option<String> {
     let mut log = std::fs::OpenOptions::new();
     let log = log.read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg");
@@ -179,7 +183,7 @@ fn find_killed(log: &mut impl Read, pid: u32, name: &str) -> Option<String> {
                     return text.lines().next().map(str::to_owned);
                 }
             }
-            // What was overwritten meanwhile.
+            // The part that was overwritten meanwhile.
             Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
             Err(_) => return None,
         }

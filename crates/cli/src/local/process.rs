@@ -1,8 +1,9 @@
 //! Processes that are named for good: nothing here can signal a stranger.
 //!
-//! A pid alone names whoever has it now. A [`NodeProcess`] holds a pidfd, opened first and *then* checked against what is
-//! known of the process (its start time, or its command line), so a pid that was used again fails the check, and a
-//! process that ends later makes the pidfd useless instead of dangerous.
+//! A pid alone names the process that has it now. A [`NodeProcess`] holds a pidfd, opened first and
+//! *then* checked against known facts of the process (its start time, or its command line), so a
+//! pid that was used again fails the check, and a process that ends later makes the pidfd useless
+//! instead of dangerous.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,7 +26,7 @@ pub struct NodeProcess {
 }
 
 impl NodeProcess {
-    /// The process `pid`, if `is_it` says so about it once it is held.
+    /// The process `pid`, if `is_it` says so about it once there is a pidfd of it.
     pub fn open(pid: u32, is_it: impl FnOnce(u32) -> bool) -> Option<Self> {
         let raw = Pid::from_raw(i32::try_from(pid).ok()?)?;
         let pidfd = pidfd_open(raw, PidfdFlags::empty()).ok()?;
@@ -154,7 +155,8 @@ fn signal_name(signal: i32) -> &'static str {
 /// A field of proc(5)'s `stat`, counted from 1, behind the name.
 fn stat_field(stat: &Path, number: usize) -> Option<String> {
     let stat = std::fs::read(stat).ok()?;
-    // The second field is the program's name in parentheses, and may hold spaces and parentheses itself.
+    // The second field is the program's name in parentheses, and may contain spaces and parentheses
+    // itself.
     let after_name = &stat[stat.iter().rposition(|&byte| byte == b')')? + 1..];
     let text = std::str::from_utf8(after_name).ok()?;
     text.split_ascii_whitespace().nth(number - 3).map(str::to_owned)
@@ -171,16 +173,18 @@ fn stands_still(pid: u32) -> bool {
 
 /// Runs in the child before it becomes a node of a mirrored store or a member of its etcd: a session of its own, otherwise as [`detach`].
 ///
-/// The kernel divides cores among sessions first (sched(7), autogroup), so the node is heard at once however many threads crowd the
-/// cores: what takes over from a node that dies must not wait in line behind the programs that wait for it.
+/// The kernel divides cores among sessions first (sched(7), autogroup), so the node is heard at
+/// once however many threads crowd the cores: the node that takes over from one that dies must not
+/// wait in line behind the programs that wait for it.
 pub fn detach_apart() -> std::io::Result<()> {
     rustix::process::setsid()?;
     leave_descriptors();
     Ok(())
 }
 
-/// Runs in the child before it becomes a node or the daemon of a mount: a process group of its own, which no key and no hang-up of the
-/// terminal reaches, and no descriptor of whoever started it, who would wait for the end of a pipe that it holds open.
+/// Runs in the child before it becomes a node or the daemon of a mount: a process group of its own,
+/// which no key and no hang-up of the terminal reaches, and no descriptor of the process that
+/// started it, which would wait for the end of a pipe that it holds open.
 ///
 /// It stays in the session: a node in one of its own would have as much of the core that it shares with a rank of a job as all that job's
 /// ranks together have of theirs, and neither could yield to the other.

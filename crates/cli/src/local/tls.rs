@@ -1,4 +1,4 @@
-//! What the command line says of TLS.
+//! The command line's arguments for TLS.
 
 use std::path::{Path, PathBuf};
 
@@ -32,13 +32,13 @@ pub struct TlsArgs {
     tls_ca: Option<PathBuf>,
 }
 
-/// What was asked for, read and checked.
+/// The requested TLS settings, read and checked.
 pub struct TlsRequest {
     /// Whether there is to be TLS.
     pub is_on: bool,
     /// Absolute paths of the certificate and of its key.
     pub files: Option<(PathBuf, PathBuf)>,
-    /// Who signs certificates, as PEM.
+    /// The authority that signs certificates, as PEM.
     pub authorities: Option<Vec<u8>>,
 }
 

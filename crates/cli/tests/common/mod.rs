@@ -77,7 +77,8 @@ impl Samite {
         assert!(child.wait().unwrap().success(), "{command:?}");
     }
 
-    /// Runs `samite ARGS`, which must fail with `code` and say something on stderr that begins with `samite: `; what it said.
+    /// Runs `samite ARGS`, which must fail with `code` and say something on stderr that begins with
+    /// `samite: `; returns the message.
     pub fn fails(&self, code: i32, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
         let mut command = self.command(args);
         let output = command.output().unwrap();
@@ -118,7 +119,8 @@ impl Samite {
         assert_eq!(list(&self.runtime()), [] as [&str; 0]);
         let shared: Vec<_> = list(Path::new("/dev/shm"))
             .into_iter()
-            // A user's directory for mapped files outlives clusters; what is in it does not matter here.
+            // A user's directory for mapped files outlives clusters; its contents do not matter
+            // here.
             .filter(|name| name.contains("samite") && !is_for_mappings(name))
             .collect();
         assert_eq!(shared, [] as [&str; 0]);

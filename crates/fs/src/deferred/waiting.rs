@@ -23,14 +23,14 @@ pub struct UnsentFile {
     /// Inode and data.
     pub value: Vec<u8>,
     pub flags: OpenFlags,
-    /// Token of the handle's hold.
+    /// Token of the handle's open reference.
     pub hold: u64,
     pub is_open: bool,
-    /// It was open when it was sent: its hold is to be ended.
+    /// It was open when it was sent: its open reference is to be ended.
     pub is_held: bool,
 }
 
-/// Where files were made, and by whom.
+/// The records in which files were made, and the tokens of their handles.
 #[derive(PartialEq, Eq)]
 pub struct FilePlace {
     /// The directory: its number and where it lives.

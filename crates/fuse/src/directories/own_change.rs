@@ -2,7 +2,7 @@
 
 use super::{ChangeEffect, DirectoryCache, NameChange};
 
-/// An own change under way. One that ends by a panic leaves nothing kept.
+/// An own change under way. A change that ends by a panic leaves nothing cached.
 pub(super) struct OwnChange<'d> {
     directories: &'d DirectoryCache,
     ino: Option<u64>,

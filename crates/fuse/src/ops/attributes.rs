@@ -9,7 +9,7 @@ use crate::caching::{AnswerBasis, LEFT_MIN};
 use crate::directories::{ChangeEffect, NameChange};
 use crate::kernel;
 
-/// What is to be changed.
+/// The attributes that are to be changed.
 #[derive(Clone, Copy, Default)]
 pub struct AttributeChanges {
     pub mode: Option<u32>,
@@ -33,7 +33,7 @@ impl FuseOperations {
             Some(handle) => self.file(handle)?.file.clone(),
             None => self.nodes.get(ino)?,
         };
-        // The kernel asks on behalf of calls on names in a directory: one that is gone has none.
+        // The kernel asks on behalf of calls on names in a directory: a removed directory has none.
         let failed = |error: Error| match (file.kind(), error.kind()) {
             (FileKind::Directory, ErrorKind::StaleHandle) => Errno::ENOENT,
             _ => failed(error),
@@ -119,7 +119,7 @@ impl FuseOperations {
         Ok(list)
     }
 
-    /// Figures of the store.
+    /// Space and number of files of the store.
     pub fn statfs(&self) -> Answer<samite_fs::StatFs> {
         self.fs.statfs().map_err(failed)
     }

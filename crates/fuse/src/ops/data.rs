@@ -21,7 +21,7 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Lends this thread's buffer, with room for `len` bytes.
+/// Calls `run` with this thread's buffer, with room for `len` bytes.
 pub fn read_into<T>(len: usize, run: impl FnOnce(&mut [u8]) -> T) -> T {
     BUFFER.with_borrow_mut(|buffer| {
         if buffer.len() < len {
@@ -79,7 +79,7 @@ impl FuseOperations {
             }
             handle.has_no_set_id.store(true, Ordering::Release);
         }
-        // What comes from a mapping has its place.
+        // Data from a mapping have their place.
         if flags & O_APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
             return handle.file.append(data).map(|(_, len)| len).map_err(failed);
         }
@@ -93,7 +93,7 @@ impl FuseOperations {
         self.locks.on_flush(ino, owner).and(settled)
     }
 
-    /// What was written has its length settled (`fsync`).
+    /// The length of the written data is settled (`fsync`).
     pub fn settle(&self, handle: u64) -> Answer<()> {
         let handle = self.file(handle)?;
         if handle.file.flags().write { handle.file.fsync().map_err(failed) } else { Ok(()) }

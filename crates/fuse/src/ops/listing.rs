@@ -26,7 +26,7 @@ impl FuseOperations {
         loop {
             let next = match listing.next() {
                 Ok(Some(next)) => next,
-                // What was found comes first.
+                // The entries that were found come first.
                 Err(errno) if is_empty => return Err(errno),
                 Ok(None) | Err(_) => break,
             };

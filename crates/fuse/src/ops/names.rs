@@ -38,7 +38,7 @@ impl<'a> KernelName<'a> {
     }
 }
 
-/// What is behind a name, and for how long.
+/// The file behind a name, and for how long the name means it.
 pub struct SeenName<T> {
     /// Its attributes.
     pub attr: T,
@@ -90,7 +90,7 @@ impl FuseOperations {
     /// Whether it is known, or can be learnt together with what else is in the directory, that there is no such name.
     fn is_missing(&self, directory: &OpenFile, at: KernelName<'_>) -> bool {
         let (directories, name) = (&self.caching.directories, at.name.as_bytes());
-        // Of a name that cannot be, the look-up says more than that it is missing.
+        // For a name that cannot exist, the look-up says more than that it is missing.
         if name.len() > NAME_LEN_MAX {
             return false;
         }
@@ -105,12 +105,12 @@ impl FuseOperations {
                 directories.know(&self.fs, at.parent, names, &promise);
                 directories.lack(at.parent, name)
             }
-            // Whoever looks the name up alone hears why.
+            // A look-up of this name alone tells why.
             Ok(None) | Err(_) => false,
         }
     }
 
-    /// What of `named` the kernel can be let keep.
+    /// The part of `named` that the kernel may keep.
     pub(super) fn kept(&self, named: ResolvedName) -> ResolvedName {
         let ResolvedName { found, name, attributes } = named;
         let attributes = attributes.filter(|_| {
@@ -126,7 +126,7 @@ impl FuseOperations {
         ResolvedName { found, name, attributes }
     }
 
-    /// Lets the kernel keep what was made or found, as far as it was promised.
+    /// Lets the kernel keep a file that was made or found, as far as there are delegations.
     fn entered(&self, entered: &OpenedFile) -> SeenName<FileAttr> {
         let OpenedFile { found, name, attributes, .. } = entered;
         let attributes = attributes
@@ -239,7 +239,7 @@ impl FuseOperations {
         to: KernelName<'_>,
         flags: fuser::RenameFlags,
     ) -> Answer<()> {
-        // The kernel refuses what is none of them.
+        // The kernel refuses any other kind.
         if !(flags - fuser::RenameFlags::all()).is_empty() {
             return Err(Errno::EINVAL);
         }
@@ -249,7 +249,7 @@ impl FuseOperations {
             whiteout: flags.contains(fuser::RenameFlags::RENAME_WHITEOUT),
         };
         let (old, new) = (self.nodes.get(from.parent)?, self.nodes.get(to.parent)?);
-        // A directory may be among what is renamed.
+        // A directory may be among the renamed files.
         let rename =
             || self.fs.rename(context, within(&old, from.name), within(&new, to.name), flags);
         let of_names = (to.parent, to.made());
@@ -264,7 +264,7 @@ impl FuseOperations {
     }
 }
 
-/// What making a file does to the directory: it has the time of the file's birth.
+/// The effect of making a file on the directory: it has the time of the file's birth.
 fn of_entering(result: &Result<OpenedFile>) -> ChangeEffect {
     match result {
         Ok(OpenedFile { found, is_new: true, .. }) => {

@@ -107,7 +107,8 @@ fn can_mount() -> bool {
     is_root
 }
 
-/// Runs a test on mounts of one and of three nodes. One that hangs ends the program, and says so.
+/// Runs a test on mounts of one and of three nodes. A test that hangs ends the program, and says
+/// so.
 pub fn on_each_store(test: fn(&Store)) {
     if !can_mount() {
         return;

@@ -61,7 +61,7 @@ fn set_times(
 
 fn set_times_open(open: &OpenDescription, (atime, mtime): Times) -> Result<c_int, Errno> {
     let caller = store::context();
-    // What was written before must not change the times again when it is settled later.
+    // Earlier writes must not change the times again when they are settled later.
     open.settle()?;
     open.file()?.utimens(&caller, atime, mtime).map_err(|error| errno(&error))?;
     Ok(0)

@@ -24,7 +24,8 @@ pub fn close_open(fd: c_int) -> Result<c_int, Errno> {
     settled.map(|()| 0)
 }
 
-/// What `dup` and its kin leave behind at `fd`, now that it stands for `open`, or for a file of the kernel's.
+/// The end of `dup` and its kin for `fd`, now that it stands for `open`, or for a file of the
+/// kernel's.
 fn became(fd: c_int, open: Option<DescriptionUse>) -> Result<c_int, Errno> {
     match open {
         Some(open) => table::set(fd, open)?,

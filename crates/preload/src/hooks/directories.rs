@@ -180,7 +180,7 @@ fn read_entries(open: &DescriptionUse, room: &mut [u8]) -> Result<usize, Errno> 
     loop {
         match next(&mut handle, &mut entry) {
             Ok(Some(())) => {}
-            // What was found comes first.
+            // The entries that were found come first.
             Err(errno) if used == 0 => return Err(errno),
             Ok(None) | Err(_) => break,
         }

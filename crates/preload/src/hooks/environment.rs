@@ -1,4 +1,4 @@
-//! What a descriptor is: not a terminal, not a device.
+//! The kind of a descriptor: not a terminal, not a device.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;

@@ -107,7 +107,8 @@ pub fn strings<'a>(array: *const *const c_char) -> impl Iterator<Item = &'a CStr
     })
 }
 
-/// `fd:session.slot.lifeline,…` of every open file that survives; `None` when there is none.
+/// `fd:session.slot.lifeline,…`, with the keep-alive socket last, of every open file that survives;
+/// `None` when there is none.
 fn inherited_list() -> Option<String> {
     let mut list = String::new();
     for (fd, open) in table::each_from(0) {
@@ -123,7 +124,7 @@ fn inherited_list() -> Option<String> {
 
 /// Before this process becomes another program: that one finds everything described and settled.
 fn prepare() {
-    // What fails here shows in the next program as EBADF; the exec itself goes on.
+    // A failure here shows in the next program as EBADF; the exec itself goes on.
     let _ = attempt(|| {
         store::flush_at_end();
         table::describe_all();
@@ -171,8 +172,8 @@ fn mark_survivors() {
     }
 }
 
-/// Before libc makes a child that runs another program at once, without a `fork` that would be seen here: what survives
-/// is the child's too.
+/// Before libc makes a child that runs another program at once, without a `fork` that would be seen
+/// here: the descriptors that survive are the child's too.
 pub fn prepare_child() {
     // As in `prepare`.
     let _ = attempt(|| {
@@ -312,7 +313,7 @@ fn execute_or_shell(
     execve(shell.as_ptr(), new.as_ptr(), environment)
 }
 
-/// What the `execl` entry points gather: arguments from registers and stack.
+/// The arguments that the `execl` entry points gather, from registers and stack.
 ///
 /// `registers` has `count` of them, `stack` the rest; a null ends the list. For `execle`, the environment follows it.
 extern "C" fn gather_execl(

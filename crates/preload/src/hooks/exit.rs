@@ -30,9 +30,10 @@ extern "C" fn finish() {
     end();
 }
 
-/// Settles and lets go of everything.
+/// Settles all files and ends all open references.
 fn end() {
-    // Nobody is left to hear of a failure; what is not settled here is found by the writing mark.
+    // Nobody is left to hear of a failure; the size of a file that is not settled here is found by
+    // its writing mark.
     let _ = attempt(|| {
         store::flush_at_end();
         let _ = settle_all();

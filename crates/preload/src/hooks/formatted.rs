@@ -87,8 +87,9 @@ hooks! {
     }
 }
 
-// Variadic functions cannot be written in Rust. These make the `va_list` that C's `va_start` would, from all registers that
-// can hold arguments and the stack. `named` is how many arguments come before the variable ones.
+// Variadic functions cannot be written in Rust. These make the `va_list` that C's `va_start` would,
+// from all registers that can carry arguments and the stack. `named` is how many arguments come
+// before the variable ones.
 macro_rules! variadic_entry {
     ($name:ident, $hook:ident, $named:literal, $x86:literal, $arm:literal) => {
         #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! Who the program is: libc does the work, and this library asks again afterwards.
+//! User and groups of the program: libc changes them, and this library reads them again afterwards.
 
 use std::ffi::{c_int, c_void};
 

@@ -1,5 +1,6 @@
-//! Asynchronous I/O of Linux (`libaio`): what is asked of files of the store is done when it is submitted, and waits in a
-//! list of its own until the program asks for events. The rest goes to the kernel.
+//! Asynchronous I/O of Linux (`libaio`): a request for a file of the store is carried out when it
+//! is submitted, and its result waits in a list of its own until the program asks for events. The
+//! rest goes to the kernel.
 //!
 //! libaio's functions return the negative error, and leave `errno` alone.
 
@@ -102,7 +103,7 @@ fn submit_one(
     let event = KernelEvent { data: request.data, request: at, outcome, second: 0 };
     with_queue(context, |queue| queue.push_back(event));
     if request.options & TELLS_EVENT_FD != 0 {
-        // An eventfd that is not one is found out by who waits for it.
+        // A descriptor that is no eventfd is found out by the program that waits for it.
         let _ = raw::write(request.event_fd, &1_u64.to_ne_bytes(), None);
     }
     Ok(())

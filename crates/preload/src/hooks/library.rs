@@ -11,7 +11,7 @@ use crate::path_class::{PathRoom, PathRoute, classify};
 use crate::real::NextSymbol;
 use crate::{foreign, store};
 
-/// What `dlopen` goes on with.
+/// The function with which `dlopen` goes on.
 #[repr(C)]
 struct DlopenStep {
     path: *const c_char,

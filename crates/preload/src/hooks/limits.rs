@@ -47,7 +47,8 @@ pub fn allowed_at_end(open: &OpenDescription, len: usize) -> Result<usize, Errno
     allowed(size, len)
 }
 
-/// Whether the file may become `len` bytes long; one that is longer already may be cut to any length.
+/// Whether the file may become `len` bytes long; a file that is longer already may be cut to any
+/// length.
 pub fn may_grow(open: &OpenDescription, len: u64) -> Result<(), Errno> {
     let limit = limit();
     if len <= limit || len <= open.file()?.attr().map_err(|error| error.kind().errno())?.size {

@@ -16,14 +16,14 @@ use crate::signals::BlockedSignals;
 use crate::table::{self, DescriptionUse};
 use crate::{foreign, session};
 
-/// What a call asks for.
+/// The request of a call.
 #[derive(Clone, Copy)]
 struct LockCallRequest {
     /// `None`: let go.
     mode: Option<LockMode>,
     range: LockRange,
     space: LockSpace,
-    /// Whose lock: the process's, or else the open file description's.
+    /// The owner of the lock: the process, or else the open file description.
     is_process: bool,
     waits: bool,
 }
@@ -94,8 +94,8 @@ fn wait(
     })
 }
 
-/// Waits for the answer or for a signal that ends the call. What is done about the wait in between is a call in
-/// progress: it may open and close connections.
+/// Waits for the answer or for a signal that ends the call. The work on the wait in between is a
+/// call in progress: it may open and close connections.
 fn until_woken(waiting: &mut LockWait<'_>, signals: &mut BlockedSignals) -> Result<WaitEnd, Errno> {
     loop {
         let woken = waiting.block_beside(signals.timer_signal()?).map_err(|error| errno(&error))?;

@@ -15,7 +15,7 @@ use crate::table::{self, DescriptionUse};
 
 const MAP_FAILED: *mut c_void = libc::MAP_FAILED;
 
-/// What a program asks of `mmap`.
+/// The mapping that a program asks of `mmap`.
 struct MapRequest {
     hint: *mut c_void,
     len: usize,
@@ -134,7 +134,8 @@ hooks! {
             return or_failed(attempt(move || map(open, &asked)));
         }
         if flags & libc::MAP_FIXED != 0 && is_mapped(hint, len) {
-            // What cannot be written back now is lost, as the kernel's own would be after a failed write.
+            // A page that cannot be written back now is lost, as the kernel's own would be after a
+            // failed write.
             let _ = attempt(|| replace(hint, len));
         }
         or_failed(raw::map(hint, len, protection, flags, fd, at))

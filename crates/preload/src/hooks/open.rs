@@ -43,8 +43,8 @@ pub fn open_store_path(
     Ok(fd)
 }
 
-/// Opens the file behind a descriptor once more, as opening `/dev/fd/N` does: with an offset of its own. What the caller may do
-/// with the file decides, not how the descriptor was opened.
+/// Opens the file behind a descriptor once more, as opening `/dev/fd/N` does: with an offset of its
+/// own. The caller's permissions on the file decide, not how the descriptor was opened.
 pub fn open_again(fd: c_int, flags: c_int) -> Result<c_int, Errno> {
     let flags = counted(flags);
     let open = table::get(fd).ok_or(Errno::BADF)?;
@@ -60,7 +60,8 @@ pub fn open_again(fd: c_int, flags: c_int) -> Result<c_int, Errno> {
     Ok(fd)
 }
 
-/// After libc opened something: whatever the number stood for here is gone, even if it was closed behind our back.
+/// After libc opened something: the file of the store that the number stood for is gone, even if it
+/// was closed behind our back.
 fn fresh(fd: c_int) -> c_int {
     if fd >= 0 && table::has(fd) {
         drop(table::remove(fd));
@@ -101,8 +102,9 @@ pub struct OpenHow {
     resolve: u64,
 }
 
-/// `openat2`, which libc has no function for. Of the ways to resolve, those that forbid to leave a directory mean that nothing
-/// outside the store may be reached; the store itself does not tell such paths apart.
+/// `openat2`, which libc has no function for. The flags of resolution that forbid to leave a
+/// directory mean that nothing outside the store may be reached; the store itself does not tell
+/// such paths apart.
 pub fn openat2(
     dirfd: c_int,
     path: *const c_char,

@@ -1,5 +1,7 @@
-//! Commands of `fcntl` about who is told of a file by signals: kept, as the kernel keeps them for any file, and without effect, as
-//! nothing ever happens to a regular file that its owner would be told of. Leases are refused, as on other file systems over a network.
+//! Commands of `fcntl` about the process that is told of a file by signals: their values are kept,
+//! as the kernel keeps them for any file, and without effect, as nothing ever happens to a regular
+//! file that its owner would be told of. Leases are refused, as on other file systems over a
+//! network.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;

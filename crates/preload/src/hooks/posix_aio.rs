@@ -109,7 +109,7 @@ fn start_thread(function: extern "C" fn(*mut c_void), value: *mut c_void) {
     }
 }
 
-/// A list of which some is of the store: that is done now, and the rest is libc's.
+/// A list with some requests for the store: these are carried out now, and the rest is libc's.
 fn perform_list(
     mode: c_int,
     list: &[*mut PosixRequest],

@@ -37,7 +37,7 @@ impl MemoryFile {
     }
 }
 
-/// What a program file turned out to be.
+/// The kind of a program file.
 pub enum ProgramFile {
     /// Something for the kernel.
     Binary(MemoryFile),

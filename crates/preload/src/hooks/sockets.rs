@@ -1,9 +1,10 @@
 //! Descriptors of the store that travel over sockets, and calls that are for sockets only.
 //!
-//! A placeholder says which session its open file belongs to, but not which slot of it. So a *ticket* travels in its place: the
-//! session's memory file, opened once more, with a file offset that names the slot. A receiver that knows nothing of
-//! the store reads the end of a file from it, and can write nothing; with this library it becomes a placeholder
-//! again, at the number that the kernel gave it. While it travels the ticket counts as a process that holds the open file.
+//! A placeholder says which session its open file belongs to, but not which slot of it. So a
+//! *ticket* travels in its place: the session's memory file, opened once more, with a file offset
+//! that names the slot. A receiver that knows nothing of the store reads the end of a file from it,
+//! and can write nothing; with this library it becomes a placeholder again, at the number that the
+//! kernel gave it. While it travels the ticket counts as a process that has the open file.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -42,7 +43,7 @@ fn each_descriptor(message: &msghdr, mut visit: impl FnMut(*mut c_int)) {
     }
 }
 
-/// What is sent instead of a message; `None`: no descriptor of the store is in it.
+/// The message that is sent instead of another; `None`: no descriptor of the store is in it.
 fn outgoing(message: *const msghdr) -> Result<Option<SocketMessage>, Errno> {
     // SAFETY: the program vouches for its message.
     let Some(message) = (unsafe { message.as_ref() }) else { return Ok(None) };
@@ -163,9 +164,9 @@ fn receive(message: *const msghdr) {
     each_descriptor(message, |place| {
         // SAFETY: within what the kernel wrote.
         let fd = unsafe { place.read_unaligned() };
-        // The number was free: whatever it meant here is gone.
+        // The number was free: the file that it stood for here is gone.
         drop(table::remove(fd));
-        // What cannot be taken in stays a ticket, of which nothing can be read.
+        // A ticket that cannot be taken in stays one, from which nothing can be read.
         let _ = attempt(|| admit(fd));
     });
 }
@@ -177,7 +178,7 @@ fn admit(fd: c_int) -> Result<(), Errno> {
     let known = table::each_from(0).map(|(_, open)| open).find(|open| table::slot_id(open) == id);
     let open = match known {
         Some(open) => {
-            // This process held it already.
+            // This process had it already.
             open.slot().let_go();
             open
         }

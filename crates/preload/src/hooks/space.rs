@@ -24,13 +24,14 @@ fn cut(open: &OpenDescription, len: off_t) -> Result<c_int, Errno> {
     Ok(0)
 }
 
-/// Cuts the file behind a descriptor as `truncate` does: what the descriptor may do says nothing of what the caller may.
+/// Cuts the file behind a descriptor as `truncate` does: the access mode of the descriptor says
+/// nothing of the caller's permissions.
 fn cut_named(open: &OpenDescription, len: off_t) -> Result<c_int, Errno> {
     let len = u64::try_from(len).map_err(|_| Errno::INVAL)?;
     limits::may_grow(open, len)?;
     let how = OpenFlags { write: true, ..OpenFlags::default() };
     let file = open.file()?;
-    // What was written before must not grow it again when it is settled later.
+    // Earlier writes must not make it grow again when they are settled later.
     let cut = file.fsync().and_then(|()| {
         let file = file.open_again(&store::context(), how)?;
         file.truncate(len)?;

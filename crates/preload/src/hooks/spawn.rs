@@ -23,7 +23,7 @@ use crate::{cwd, foreign, table};
 
 /// Number above which the pipe of a child's error lies, away from the numbers that file actions use.
 const ERROR_PIPE_FLOOR: c_int = 200;
-/// What a child says that could not become its program.
+/// The error of a child that could not become its program.
 const EXIT_NOT_RUN: c_int = 127;
 
 /// One file action, as glibc keeps it (`struct __spawn_action`, not changed since 2000).
@@ -317,8 +317,8 @@ hooks! {
         spawn(&asked, child, |environment| real(child, file, list, attributes, arguments, environment))
     }
 
-    // A child of vfork borrows its parent's memory, and with it this library's tables. POSIX lets vfork be fork.
-    // And one of _Fork runs no handlers, so its locks would stay as they are.
+    // A child of vfork uses its parent's memory, and with it this library's tables. POSIX lets
+    // vfork be fork. And a child of _Fork runs no handlers, so its locks would stay as they are.
     fn vfork = __vfork = _Fork () -> pid_t {
         // SAFETY: fork has no precondition of its own.
         unsafe { libc::fork() }

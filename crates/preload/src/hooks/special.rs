@@ -1,7 +1,8 @@
 //! Pipes, sockets and devices that have names in the store.
 //!
-//! The store keeps their inodes; what happens behind them is the kernel's, of this machine: for a pipe or socket of the store, a
-//! pipe or socket in the cluster's runtime directory, named by the inode's number; for a device, the device of that number.
+//! The store keeps their inodes; the kernel of this machine provides the object behind them: for a
+//! pipe or socket of the store, a pipe or socket in the cluster's runtime directory, named by the
+//! inode's number; for a device, the device of that number.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::os::fd::IntoRawFd;
@@ -31,8 +32,8 @@ const DEVICES: [(u32, u32, &str); 6] = [
     (5, 0, "/dev/tty"),
 ];
 
-/// Opens what `open_place` does not, for its error `EOPNOTSUPP`. Opening a pipe may wait for its other end, so this is
-/// called outside of `attempt`.
+/// Opens a file for which `open_place` fails with `EOPNOTSUPP`. Opening a pipe may wait for its
+/// other end, so this is called outside of `attempt`.
 #[cold]
 pub fn open(dirfd: c_int, path: *const c_char, flags: c_int) -> Result<c_int, Errno> {
     let path = attempt(|| {

@@ -19,7 +19,7 @@ use crate::{foreign, raw};
 
 /// Memory for one call, in bytes.
 const MOVED_MAX: usize = 1 << 20;
-/// What a pipe takes at once when it says that there is room, in bytes.
+/// The bytes that a pipe takes at once when it says that there is room.
 const ROOM_MIN: usize = 4096;
 const FLAGS: c_uint =
     libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
@@ -32,7 +32,7 @@ struct Pipe {
 }
 
 impl Pipe {
-    /// `mode`: what it must be open for, as of `O_ACCMODE`.
+    /// `mode`: the access that it must be open for, as of `O_ACCMODE`.
     fn new(fd: c_int, mode: OFlags, flags: c_uint) -> Result<Self, Errno> {
         let end = raw::borrowed_fd(fd)?;
         let status = rustix::fs::fcntl_getfl(end)?;
@@ -47,7 +47,7 @@ impl Pipe {
         Ok(Self { fd, waits })
     }
 
-    /// Waits until the pipe is ready, or somebody has closed its other end.
+    /// Waits until the pipe is ready, or its other end has been closed.
     fn wait(self, wanted: PollFlags) -> Result<(), Errno> {
         if self.is_ready(wanted, self.waits)? { Ok(()) } else { Err(Errno::AGAIN) }
     }
@@ -133,7 +133,8 @@ fn out_piece(
     outcome
 }
 
-/// Out of the pipe: what is in it. Bytes that then find no room in the store are gone from the pipe, which an error tells.
+/// Out of the pipe: the bytes that are in it. Bytes that then find no room in the store are gone
+/// from the pipe, which an error tells.
 fn into(open: &DescriptionUse, at: *mut loff_t, pipe: Pipe, len: size_t) -> Result<ssize_t, Errno> {
     let start = attempt(|| {
         check_writable(open)?;

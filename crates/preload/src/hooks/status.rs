@@ -74,7 +74,7 @@ fn check(
     })
 }
 
-/// Figures of the store, in which any open file lies.
+/// Space and number of files of the store, in which any open file lies.
 fn tell_whole(_in_store: &OpenDescription, out: *mut libc::statfs) -> Result<c_int, Errno> {
     foreign::put(out, attr::file_system(&store::call(|fs| fs.statfs())?)).map(|()| 0)
 }

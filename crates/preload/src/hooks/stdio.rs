@@ -3,10 +3,11 @@
 //! libc's streams call libc's own `read` and `write`, past the hooks. A stream on a file of the store is therefore one of
 //! `fopencookie`, whose functions come back to the hooks. `fileno` works because the descriptor is written into the stream.
 //!
-//! The standard streams are reached through the variables `stdin`, `stdout` and `stderr`. When a descriptor of the
-//! store comes to lie on 0, 1 or 2 (at an `exec`, or by `dup2` as shells do), the variable is set to a cookie stream on that number,
-//! once and for good: the cookie asks the table at each call, so it serves the kernel's files as well. What the old stream had not
-//! written yet moves into the new one's buffer, where it would have been.
+//! The standard streams are reached through the variables `stdin`, `stdout` and `stderr`. When a
+//! descriptor of the store comes to lie on 0, 1 or 2 (at an `exec`, or by `dup2` as shells do), the
+//! variable is set to a cookie stream on that number, once and for good: the cookie asks the table
+//! at each call, so it serves the kernel's files as well. Bytes that the old stream had not written
+//! yet move into the new one's buffer, where they would have been.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -33,7 +34,7 @@ const FLAGS_AT: usize = 0;
 const WRITE_BASE_AT: usize = 32;
 const FILENO_AT: usize = 112;
 const FUNCTIONS_AT: usize = 216;
-/// What `fopencookie` leaves there.
+/// The value that `fopencookie` leaves there.
 const FILENO_OF_COOKIE: c_int = -2;
 const UNBUFFERED: c_int = 2;
 
@@ -64,7 +65,7 @@ unsafe extern "C" {
     static mut stderr: *mut FILE;
 }
 
-/// What stands behind a cookie stream.
+/// The file behind a cookie stream.
 struct StreamCookie {
     fd: c_int,
     buffer: Box<[u8]>,
@@ -224,7 +225,7 @@ fn redirect_standard(fd: c_int) {
 /// The flags of open(2) and the mode for `fopencookie` behind a mode of `fopen`.
 fn parse_mode(mode: *const c_char) -> Result<(c_int, &'static CStr), Errno> {
     let mode = foreign::text(mode)?;
-    // What follows a comma names a character set.
+    // The text after a comma names a character set.
     let mode = mode.split(|byte| *byte == b',').next().unwrap_or(mode);
     let both = mode.contains(&b'+');
     let (access, plain) = match (mode.first(), both) {
@@ -241,7 +242,7 @@ fn parse_mode(mode: *const c_char) -> Result<(c_int, &'static CStr), Errno> {
     Ok((access | exclusive | close_on_exec, plain))
 }
 
-/// What opening a path came to.
+/// The outcome of opening a path.
 enum OpenedStream {
     /// It is libc's to open, under this name.
     Real(*const c_char),

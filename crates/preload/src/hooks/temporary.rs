@@ -26,7 +26,7 @@ fn fill(template: *mut c_char, suffix_len: c_int) -> Result<(), Errno> {
     getrandom(&mut random, GetRandomFlags::empty())?;
     for (index, byte) in random.iter().enumerate() {
         let letter = LETTERS[usize::from(*byte) % LETTERS.len()];
-        // SAFETY: within the program's template, which it lends for writing.
+        // SAFETY: within the program's template, which is writable for the length of the call.
         unsafe { template.add(start + index).cast::<u8>().write(letter) };
     }
     Ok(())

@@ -95,7 +95,7 @@ impl TreeWalk {
         (status, kind)
     }
 
-    /// Walks what lies at `path`; what is not 0 ends the walk.
+    /// Walks the tree at `path`; a result other than 0 ends the walk.
     fn walk(&mut self, path: &CStr, level: c_int) -> c_int {
         let (status, kind) = self.look(path);
         if kind == NO_STATUS && level == 0 {

@@ -4,9 +4,10 @@
 //! the same pages, as they would with a kernel's file system. Beside the bytes, far behind the end of any file, it
 //! keeps a hash of each page as the store has it ([`super::pages`]).
 //!
-//! Whoever uses the file holds a shared lock on it (`flock`). Who gets the exclusive one is alone: at the start it empties what
-//! a killed process left, at the end it removes the name. Locks go with the process, so nothing needs to be cleaned up after
-//! one that died; what it left is removed by the next process that maps anything.
+//! A process that uses the file holds a shared lock on it (`flock`). A process that gets the
+//! exclusive lock is alone: at the start it empties the file of a killed process, at the end it
+//! removes the name. Locks go with the process, so nothing needs to be cleaned up after one that
+//! died; its file is removed by the next process that maps anything.
 //!
 //! `/dev/shm` may be small (64 MiB in containers). A page that finds no room there when it is touched ends the program with SIGBUS. So what is
 //! mapped is given its room before; where there is none, this process has pages of its own, in a file without a name, which has no such limit.
@@ -278,7 +279,7 @@ fn name(ino: u64) -> Result<String, Errno> {
 fn directory() -> Option<OwnedFd> {
     let uid = rustix::process::geteuid().as_raw();
     let path = format!("/dev/shm/samite-{uid}");
-    // It is there already, but for the first time; what is there is checked below.
+    // It is there already, but for the first time; its content is checked below.
     let _ = rustix::fs::mkdirat(CWD, path.as_str(), Mode::RWXU);
     let how = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
     let dir = rustix::fs::openat(CWD, path.as_str(), how, Mode::empty()).ok()?;
@@ -299,7 +300,7 @@ fn open_shared(dir: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             rustix::fs::ftruncate(&file, 0)?;
         }
-        // Others hold the exclusive lock for a moment only.
+        // Others hold the exclusive lock for a short time only.
         rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockShared))?;
         if is_named(dir, name, &file) {
             return Ok(file);
@@ -324,7 +325,7 @@ fn sweep() {
         if let Ok(file) = rustix::fs::openat(&dir, entry.file_name(), how, Mode::empty())
             && rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
         {
-            // Whoever opens it now finds the name gone, and makes it anew.
+            // A process that opens it now finds the name gone, and makes it anew.
             let _ = rustix::fs::unlinkat(&dir, entry.file_name(), AtFlags::empty());
         }
     }

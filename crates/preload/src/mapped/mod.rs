@@ -4,9 +4,10 @@
 //! is read from the store when it is mapped, whole, holes excepted: to read a page when it is first touched takes either a signal
 //! handler, past which system calls of the program would fail, or a thread of our own in every program.
 //!
-//! What was written through shared mappings goes to the store at `msync`, `munmap`, `fsync`, `exec` and the end of the
-//! process. Within one process `read`, `write` and `ftruncate` and its mappings see each other at once; processes of one host
-//! see each other's mappings at once; everything else meets at those points.
+//! Changes through shared mappings go to the store at `msync`, `munmap`, `fsync`, `exec` and the
+//! end of the process. Within one process `read`, `write` and `ftruncate` and its mappings see each
+//! other at once; processes of one host see each other's mappings at once; everything else meets at
+//! those points.
 
 mod backing;
 mod pages;
@@ -43,7 +44,7 @@ pub struct FileMapping {
     /// Offset of its start in the file, in bytes.
     pub at: u64,
     pub backing: Arc<BackingFile>,
-    /// What is written to it is the file's.
+    /// Changes of it are changes of the file.
     pub writes: bool,
 }
 
@@ -58,7 +59,7 @@ impl FileMapping {
         part
     }
 
-    /// What is left of it outside `range`.
+    /// The parts of it outside `range`.
     fn without(&self, range: AddressRange) -> impl Iterator<Item = Self> {
         let before = AddressRange { start: 0, len: range.start };
         let after = AddressRange { start: range.end(), len: usize::MAX - range.end() };
@@ -86,7 +87,7 @@ impl FileMapping {
 }
 
 static MAPPINGS: Mutex<Vec<FileMapping>> = Mutex::new(Vec::new());
-/// How many there are: what concerns none pays one load.
+/// How many there are: a call that concerns none pays one load.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether nothing is mapped.
@@ -133,7 +134,7 @@ pub fn backing(ino: u64, at: u64, len: u64) -> Result<Arc<BackingFile>, Errno> {
 pub fn write_back(range: AddressRange) -> Result<(), Errno> {
     let mut outcome = Ok(());
     for part in parts(range) {
-        // One that fails keeps no other from being written.
+        // A failure at one does not keep the others from being written.
         outcome = outcome.and(part.write_back());
     }
     outcome
@@ -162,7 +163,7 @@ fn of_file(open: &OpenDescription) -> Vec<FileMapping> {
     with_list(|list| list.iter().filter(|found| found.backing.ino == ino).cloned().collect())
 }
 
-/// Before the program reads `len` bytes at `at` of a file: what it wrote through mappings is there.
+/// Before the program reads `len` bytes at `at` of a file: its changes through mappings are there.
 pub fn before_read(open: &OpenDescription, at: u64, len: usize) -> Result<(), Errno> {
     for found in of_file(open).iter().filter(|found| found.writes) {
         let (from, until) = (
@@ -186,7 +187,7 @@ pub fn after_cut(open: &OpenDescription, len: u64) -> Result<(), Errno> {
     of_file(open).first().map_or(Ok(()), |found| found.backing.cut(len))
 }
 
-/// After the program changed a file in another way: what is mapped of it is read again.
+/// After the program changed a file in another way: mapped pages of it are read again.
 pub fn refresh(open: &OpenDescription) -> Result<(), Errno> {
     of_file(open).iter().try_for_each(FileMapping::load)
 }

@@ -36,7 +36,7 @@ fn windows(at: u64, len: u64) -> impl Iterator<Item = (u64, usize)> {
         .map(move |at| (at, usize::try_from(end - at).unwrap_or(WINDOW_LEN).min(WINDOW_LEN)))
 }
 
-/// What the file has at `at`, with zeros where it ends.
+/// The bytes of the file at `at`, with zeros where it ends.
 fn read_store(file: &OpenFile, at: u64, len: usize) -> Result<Vec<u8>, Errno> {
     let mut bytes = vec![0; len];
     let mut done = 0;
@@ -50,7 +50,7 @@ fn read_store(file: &OpenFile, at: u64, len: usize) -> Result<Vec<u8>, Errno> {
 }
 
 impl BackingFile {
-    /// Brings the pages of a range up to what the store has, except those that were written to here.
+    /// Reads the pages of a range from the store again, except pages with changes of this process.
     pub fn load(&self, file: &OpenFile, at: u64, len: u64) -> Result<(), Errno> {
         let size = file.attr().map_err(|error| errno(&error))?.size;
         let end = (at + len).min(size.next_multiple_of(PAGE_LEN as u64)).max(at);

@@ -1,4 +1,5 @@
-//! A door in another process: calls go to it and answers come back over its standard input and output.
+//! An access path in another process: calls go to it and answers come back over its standard input
+//! and output.
 
 use std::io::{self, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -12,7 +13,7 @@ use crate::call::{CallAnswer, FileCall};
 /// Longest message, in bytes.
 const MESSAGE_MAX: u32 = 128 << 20;
 
-/// A door whose calls another process makes. The process is killed when this is dropped.
+/// An access path whose calls another process makes. The process is killed when this is dropped.
 pub struct AgentPath {
     child: Child,
     input: ChildStdin,

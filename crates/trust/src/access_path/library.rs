@@ -144,7 +144,7 @@ impl LibraryPath {
         Ok(if found.is_some() { CallAnswer::Failed(libc::EAGAIN) } else { CallAnswer::Done })
     }
 
-    /// What a close does to locks.
+    /// The effect of a close on locks.
     fn release(&mut self, file: PathHandle, open: &OpenFile) -> Result<()> {
         let kinds = [LockKind::Flock, LockKind::Process, LockKind::OpenFile];
         let ends = kinds.map(|kind| place(file, open, kind));

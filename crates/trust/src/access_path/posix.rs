@@ -1,4 +1,4 @@
-//! Through the C library: what a program does, preloaded or on a mount.
+//! Through the C library: the calls of a program, preloaded or on a mount.
 
 use std::collections::HashMap;
 use std::ffi::CString;

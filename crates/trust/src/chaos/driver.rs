@@ -23,29 +23,32 @@ use crate::whole;
 /// Processes that work by the library, and on files by each other way.
 const WORKERS: u64 = 8;
 const FILE_WORKERS: u64 = 2;
-/// A run counts when so many calls of each way were answered, and so many nodes were harmed meanwhile; and the store was full as often, where it is to be.
+/// A run counts when so many calls of each way were answered, and so many nodes had a fault
+/// meanwhile; and the store was full as often, where it is to be.
 const CALLS_MIN: u64 = 1000;
 const HARMS_MIN: u32 = 2;
-/// For how long the cluster is to be seen whole before the next node is harmed: a primary takes 0.6 s to notice that a member does not follow, and the map
-/// that says so takes its way through etcd before anybody sees it.
+/// For how long the cluster is to be seen whole before the next node gets a fault: a primary takes
+/// 0.6 s to notice that a member does not follow, and the map that says so takes its way through
+/// etcd before anybody sees it.
 const WHOLE_MIN: Duration = Duration::from_secs(1);
 /// How long members may differ once the groups are whole.
 const EQUAL_MAX: Duration = Duration::from_secs(5);
 /// How often it is looked whether a process has found something wrong.
 const LOOK: Duration = Duration::from_millis(50);
-/// What is compared in the end.
+/// The data that are compared in the end.
 const DATASETS: [&str; 2] = [DATASET, library::DATASET];
 /// How long a stopped node sleeps.
 const STOP: &str = "10s";
 
-/// What goes wrong.
+/// The faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum ChaosFault {
     /// A node is killed and started again.
     Kill,
     /// A node is stopped for 10 s and goes on.
     Stop,
-    /// A node gets no lease, map or answer from the coordinator that leads, while it and the other members of its groups hear each other.
+    /// A node gets no lease, map or answer from the coordinator that leads, while it and the other
+    /// members of its groups still reach each other.
     CutCoordinator,
     /// Two nodes hear nothing of each other as members of groups, while both hear the coordinator.
     CutPeer,
@@ -85,7 +88,7 @@ pub struct ChaosPlan {
     pub mirror: u8,
     /// Where the cluster map is kept.
     pub coordinator: ChaosCoordinator,
-    /// What goes wrong.
+    /// The faults.
     pub fault: ChaosFault,
     /// How often.
     pub times: u32,
@@ -93,7 +96,7 @@ pub struct ChaosPlan {
     pub seed: u64,
 }
 
-/// What came of a run in which nothing was wrong.
+/// The result of a run without errors.
 #[derive(Clone, Debug)]
 pub struct ChaosSummary {
     /// Calls of all processes.
@@ -111,16 +114,17 @@ struct ChaosRun<'a> {
     stage: TrustStage,
     client: Client,
     rng: TrustRng,
-    /// Nodes that have not been harmed yet, in the order in which they are.
+    /// Nodes that have not had a fault yet, in the order in which they get one.
     victims: Vec<u32>,
     workers: ChaosWorkers,
     timeline: Timeline,
 }
 
-/// Does one run. `helper` is the program `samite-trust`; in `keep` goes what is known of a run that was wrong.
+/// Does one run. `helper` is the program `samite-trust`; in `keep` goes the evidence of a failed
+/// run.
 ///
 /// # Errors
-/// What was wrong, in words, and where what is known of it is.
+/// The errors, in words, and the place of the evidence.
 pub fn run(plan: &ChaosPlan, helper: &Path, keep: &Path) -> Result<ChaosSummary, String> {
     let mirror = plan.mirror.to_string();
     let memory = if plan.fault == ChaosFault::Full { "24M" } else { "64M" };
@@ -145,11 +149,11 @@ pub fn run(plan: &ChaosPlan, helper: &Path, keep: &Path) -> Result<ChaosSummary,
     })
 }
 
-/// The processes, each with the file that holds what it says of things that are wrong; killed when dropped.
+/// The processes, each with the file of its error messages; killed when dropped.
 #[derive(Default)]
 struct ChaosWorkers(Vec<(Child, PathBuf, StagePath)>);
 
-/// What a process said that found something wrong.
+/// The messages of a process that found an error.
 fn words(path: &Path) -> String {
     let said = fs::read_to_string(path).unwrap_or_default();
     let last = said.lines().rev().find_map(|line| line.strip_prefix("samite-trust: "));
@@ -196,7 +200,7 @@ impl ChaosWorkers {
     }
 }
 
-/// What all processes did.
+/// The work of all processes.
 #[derive(Default)]
 struct ChaosTotals {
     /// Calls by each way.
@@ -342,7 +346,7 @@ impl ChaosRun<'_> {
         done
     }
 
-    /// The next node to be harmed: each has its turn before any has another.
+    /// The next node that gets a fault: each has its turn before any has another.
     fn any_node(&mut self) -> String {
         if self.victims.is_empty() {
             self.victims = (0..self.plan.nodes as u32).collect();
@@ -419,7 +423,7 @@ impl ChaosRun<'_> {
         self.kill_and_restart(&leader)
     }
 
-    /// Kills the node whose coordinator leads, and another one a moment later.
+    /// Kills the node whose coordinator leads, and another one shortly after.
     fn kill_two(&mut self) -> Result<(), String> {
         self.become_whole()?;
         let leader = self.leader()?.get().to_string();
@@ -432,7 +436,8 @@ impl ChaosRun<'_> {
         self.samite(&["node", "restart", &other])
     }
 
-    /// Kills a node while no other lacks anything: nobody promises that what one node alone has outlives that.
+    /// Kills a node while no other lacks anything: records that one node alone has need not outlive
+    /// that.
     fn kill_and_restart(&mut self, node: &str) -> Result<(), String> {
         self.become_whole()?;
         self.samite(&["fault", "kill", node])?;
@@ -467,7 +472,7 @@ impl ChaosRun<'_> {
 
     /// Every member of every group holds the same, byte for byte.
     fn compare_members(&self) -> Result<(), String> {
-        // A primary that has just begun a term is followed at once, but not in the same moment.
+        // A primary that has just begun a term is followed at once, but not at the same time.
         let begun = Instant::now();
         loop {
             match members::compare(&self.client, &DATASETS) {

@@ -1,4 +1,4 @@
-//! What is known of a run that was wrong, kept for whoever looks for the cause.
+//! The evidence of a failed run, kept for the search for its cause.
 //!
 //! ```text
 //!  wrong.txt      the plan, and what was wrong
@@ -36,7 +36,7 @@ pub(super) struct ChaosEvidence<'a> {
     pub nodes: usize,
     pub datasets: &'a [&'a str],
     pub timeline: &'a Timeline,
-    /// What was to be done, and what was wrong.
+    /// The plan of the run, and the errors.
     pub words: String,
 }
 

@@ -1,4 +1,5 @@
-//! One process that works on files while nodes die, by whatever door, and one that fills the store.
+//! One process that works on files while nodes die, over whatever access path, and one that fills
+//! the store.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ const FULL: u32 = 5;
 /// For how long it is left so.
 const STAYS_FULL: Duration = Duration::from_millis(700);
 
-/// What one process knows of its files.
+/// The knowledge of one process of its files.
 struct FileWorker<'d> {
     door: &'d mut dyn AccessPath,
     number: u64,
@@ -33,7 +34,7 @@ struct FileWorker<'d> {
 /// Writes files anew and appends to a log as process `number` until `is_over`, and checks all.
 ///
 /// # Errors
-/// What was wrong, in words.
+/// The error, in words.
 pub fn run(
     door: &mut dyn AccessPath,
     (number, seed): (u64, u64),
@@ -60,7 +61,7 @@ pub fn run(
 /// has to go.
 ///
 /// # Errors
-/// What was wrong, in words.
+/// The error, in words.
 pub fn fill(
     door: &mut dyn AccessPath,
     number: u64,
@@ -188,7 +189,7 @@ impl FileWorker<'_> {
                 file => done(file)?,
             };
             let appended = room(door.append(file, &bytes));
-            // What a close has to say of space is of what was written before.
+            // A close that fails for want of space tells of earlier writes.
             let closed = room(door.close(file));
             Ok(appended? && closed?)
         })?;

@@ -1,4 +1,4 @@
-//! What the members of a cluster's groups hold, in figures that can be compared.
+//! The records that the members of a cluster's groups hold, in figures that can be compared.
 
 use samite_client::{Client, Dataset};
 use samite_types::{NodeId, PartitionId, Redundancy};
@@ -23,10 +23,11 @@ pub(super) fn compare(client: &Client, names: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// What one node holds of a partition.
+/// The records of one node in a partition.
 pub(super) type Copy = (NodeId, Result<Option<PartitionCopy>, String>);
 
-/// Tells `visit` of each partition of a dataset what its members hold, the primary first.
+/// Tells `visit` of each partition of a dataset the records that its members hold, the primary
+/// first.
 ///
 /// # Errors
 /// There is no map, or what `visit` says.

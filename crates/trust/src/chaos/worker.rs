@@ -31,7 +31,7 @@ const REMEMBERED: usize = 500;
 /// After this it looks again at what was wrong.
 const LATER: Duration = Duration::from_secs(1);
 
-/// What one process did.
+/// The work of one process.
 #[derive(Debug, Default)]
 pub struct WorkerReport {
     calls: u64,
@@ -98,14 +98,15 @@ pub fn until_input_ends() -> Arc<AtomicBool> {
     is_over
 }
 
-/// What one process knows.
+/// The knowledge of one process.
 struct ChaosWorker {
     number: u64,
     of: u64,
     kv: KvView,
     files: LibraryPath,
     rng: TrustRng,
-    /// Number that each of its keys and files has; what is not here was never written.
+    /// Number that each of its keys and files has; a key or file that is not here was never
+    /// written.
     keys: HashMap<u64, u64>,
     file_numbers: HashMap<u64, u64>,
     /// Highest number seen in keys of others.
@@ -120,7 +121,7 @@ struct ChaosWorker {
 /// Works as process `number` of `of` until its standard input ends, checks all that it wrote, and says what it did on standard output.
 ///
 /// # Errors
-/// What was wrong, in words.
+/// The error, in words.
 pub fn run(
     client: &Client,
     (number, of): (u64, u64),
@@ -147,7 +148,7 @@ pub fn run(
     Ok(worker.told)
 }
 
-/// What content `count` of a key or file of process `number` is.
+/// Content `count` of a key or file of process `number`.
 pub fn value(number: u64, key: u64, count: u64) -> Vec<u8> {
     let mut bytes = format!("{number}/{key}/{count}/").into_bytes();
     // Small ones and large ones, told by their number alone.
@@ -206,7 +207,8 @@ impl ChaosWorker {
         self.told.note(what, begun.elapsed(), done)
     }
 
-    /// What came of a change; `None`: it was refused because there was no room, which may be only where the store gets full.
+    /// The outcome of a change; `None`: it was refused because there was no room, which may be only
+    /// where the store gets full.
     fn room<T>(&self, done: samite_types::Result<T>) -> Result<Option<T>, String> {
         match done {
             Err(error) if error.kind() == ErrorKind::NoSpace && self.gets_full => Ok(None),

@@ -1,4 +1,4 @@
-//! What is read after what was written.
+//! Reads after writes.
 
 use libc::{ENXIO, O_APPEND, O_CREAT, O_RDONLY, O_RDWR, O_WRONLY};
 

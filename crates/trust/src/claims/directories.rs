@@ -85,7 +85,7 @@ fn positions_survive_changes(scene: &mut ClaimScene<'_>) {
         order.push(entry);
     }
     assert_eq!(order.len(), 60);
-    // What is in front of a position goes, and something new comes: the rest is where it was.
+    // Entries in front of a position go, and a new one comes: the rest is where it was.
     for entry in &order[..20] {
         scene.one.unlink(&scene.path(&entry.name)).expect("unlink");
     }

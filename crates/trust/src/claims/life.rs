@@ -1,4 +1,4 @@
-//! What the death of a process does.
+//! Effects of the death of a process.
 
 use std::time::{Duration, Instant};
 

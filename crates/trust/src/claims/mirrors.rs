@@ -1,4 +1,5 @@
-//! What a node's death leaves as it was where records are mirrored. Each claim prepares, a node is killed, and each looks.
+//! State that a node's death leaves as it was where records are mirrored. Each claim prepares, a
+//! node is killed, and each looks.
 
 use std::time::{Duration, Instant};
 

@@ -98,7 +98,8 @@ fn rename_replaces(scene: &mut ClaimScene<'_>) {
 }
 
 fn rename_never_misses(scene: &mut ClaimScene<'_>) {
-    // Two doors, one thread: the interleavings are the stress test's; here each step is seen whole.
+    // Two access paths, one thread: the interleavings are the stress test's; here each step is seen
+    // whole.
     let path = scene.path("current");
     scene.one.put(&path, b"0").expect("put");
     for index in 1..30 {

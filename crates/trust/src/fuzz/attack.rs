@@ -1,4 +1,4 @@
-//! Who sends it.
+//! The attackers.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ use crate::rng::TrustRng;
 const STUCK: Duration = Duration::from_millis(200);
 /// Most frames on one connection.
 const FRAMES_MAX: u64 = 200;
-/// Pause after a connection, so that one processor is left for those who work.
+/// Pause after a connection, so that one processor is left for honest clients.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// One attacker.
@@ -41,7 +41,7 @@ impl<'a> FrameAttacker<'a> {
         let addresses = config.map_or(&[][..], |config| &config.addresses);
         let addresses = addresses.iter().filter_map(|address| address.parse().ok());
         Self {
-            // What is sent on the socket beside rings is no less strange.
+            // The bytes that are sent on the socket beside rings are no less strange.
             addresses: addresses.collect(),
             key: ClusterKey::new(config.map_or([0; 32], |config| config.key)),
             holds_key: number.is_multiple_of(2),

@@ -32,7 +32,8 @@ pub fn next(recording: &FrameRecording, rng: &mut TrustRng) -> Vec<u8> {
     } else {
         whole(frame.header.kind, frame.header.request_id, frame.parts().0, frame.parts().1)
     };
-    // Beneath the checksum is one half; what the checksum, or the header, is to notice is the other.
+    // Beneath the checksum is one half; errors that the checksum, or the header, is to notice are
+    // the other.
     match rng.below(10) {
         0 => flip(&mut bytes, rng),
         1 => flip_in(&mut bytes[..HEADER_LEN], rng),
@@ -71,7 +72,8 @@ fn whole(kind: FrameKind, id: RequestId, body: &[u8], payload: &[u8]) -> Vec<u8>
     [FrameHeader::build(kind, id, 0, body, &[payload]).as_bytes(), body, payload].concat()
 }
 
-/// Whether a frame does not ask, soundly, for what hurts somebody else: the attackers are of the same user, who may.
+/// Whether a frame is no sound request that harms other clients: the attackers are of the same
+/// user, so such requests are allowed.
 fn is_harmless(recording: &FrameRecording, kind: FrameKind, body: &[u8], payload: &[u8]) -> bool {
     match kind {
         FrameKind::Request => OperationRequest::decode(body, payload)
@@ -102,7 +104,7 @@ fn flip_in(bytes: &mut [u8], rng: &mut TrustRng) {
 }
 
 fn flip(bytes: &mut [u8], rng: &mut TrustRng) {
-    // What decides stands at the start; far behind it are only values.
+    // The fields that decide stand at the start; far behind them are only values.
     let end = if rng.one_in(4) { bytes.len() } else { bytes.len().min(64) };
     flip_in(&mut bytes[..end], rng);
 }

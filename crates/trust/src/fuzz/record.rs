@@ -1,4 +1,4 @@
-//! What a real client says to a node, frame by frame.
+//! The frames that a real client sends to a node, one by one.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -103,7 +103,7 @@ impl FrameRecording {
 #[derive(Default)]
 struct FrameRelay {
     is_over: AtomicBool,
-    /// What clients have said, connection by connection.
+    /// The frames that clients have sent, connection by connection.
     words: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -128,7 +128,7 @@ impl FrameRelay {
     }
 }
 
-/// Passes on what a client says until it goes; what it said.
+/// Passes on the frames of a client until it goes; returns them.
 fn listen(mut client: &UnixStream, mut node: &UnixStream) -> Vec<u8> {
     let mut words = Vec::new();
     let mut buffer = vec![0; 64 << 10];

@@ -18,7 +18,7 @@ use crate::stage::{StagePath, TrustStage};
 /// How long a process may take for a round beyond its length.
 const ROUND_EXTRA: Duration = Duration::from_secs(60);
 
-/// What to run.
+/// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct StressPlan {
     /// Nodes of the cluster.
@@ -35,7 +35,7 @@ pub struct StressPlan {
     pub seed: u64,
 }
 
-/// What was done.
+/// The work that was done.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StressSummary {
     /// Rounds.
@@ -49,7 +49,7 @@ pub struct StressSummary {
 /// Runs a plan with the program `helper` (`samite-trust`).
 ///
 /// # Errors
-/// What differed, with the last calls of the process that saw it.
+/// The differences, with the last calls of the process that saw them.
 pub fn run(
     plan: &StressPlan,
     helper: &Path,
@@ -77,7 +77,7 @@ pub fn run(
         summary.rounds += 1;
         tell(summary);
     }
-    // Everything once more, by every door.
+    // Everything once more, over every access path.
     for door in &mut doors {
         for (index, tree) in trees.iter_mut().enumerate() {
             verify(door, &root(index), tree)?;
@@ -126,7 +126,7 @@ fn play(
     Ok(done)
 }
 
-/// Compares after a round, by the doors in turn.
+/// Compares after a round, over the access paths in turn.
 fn compare(
     doors: &mut [AgentPath],
     round: u64,
@@ -167,7 +167,7 @@ impl StressWorker {
         send(&mut self.input, order)
     }
 
-    /// What it reports in time.
+    /// The reports that it makes in time.
     fn report(&self, until: Instant) -> Option<RoundReport> {
         self.reports.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
     }

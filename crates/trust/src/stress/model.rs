@@ -13,7 +13,7 @@ pub const ROOT: Id = 0;
 /// Any of these is the right error.
 pub type Expected<T> = Result<T, Vec<i32>>;
 
-/// What a node is.
+/// The kind of an inode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ModelKind {
     /// Regular file with its content.
@@ -27,7 +27,7 @@ pub enum ModelKind {
 /// One inode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelNode {
-    /// What it is.
+    /// Its kind.
     pub what: ModelKind,
     /// Permission bits.
     pub mode: u32,
@@ -116,7 +116,7 @@ impl ModelTree {
         }
     }
 
-    /// What has the name.
+    /// The inode with the name.
     #[must_use]
     pub fn find(&self, place: &ModelPlace) -> Option<Id> {
         self.entries(place.dir).get(&place.name).copied()
@@ -197,7 +197,7 @@ impl ModelTree {
         Ok(())
     }
 
-    /// Removes the name of anything but a directory. The node stays while it is in `held`.
+    /// Removes the name of anything but a directory. The inode stays while it is in `held`.
     ///
     /// # Errors
     /// As of `unlink`.
@@ -228,7 +228,7 @@ impl ModelTree {
         Ok(())
     }
 
-    /// Forgets a node without names that nobody holds any more.
+    /// Forgets an inode without names or open references.
     pub fn let_go(&mut self, id: Id) {
         if self.nodes.get(&id).is_some_and(|node| node.links == 0) {
             self.nodes.remove(&id);
@@ -279,7 +279,7 @@ impl ModelTree {
             wrong.push(if exchange { EINVAL } else { ENOTEMPTY });
         }
         let (Some(source), true) = (source, wrong.is_empty()) else {
-            // Which of several is told first is nobody's promise.
+            // Which of several errors is told first is not promised.
             wrong.extend([ENOTEMPTY, EISDIR, ENOTDIR].iter().filter(|_| !exchange));
             return Err(wrong);
         };

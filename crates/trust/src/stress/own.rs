@@ -9,7 +9,7 @@ use crate::access_path::{AccessPath, errno_text};
 use crate::call::{CallAnswer, FileCall, FileKindSeen, PathHandle, StatFacts};
 use crate::rng::TrustRng;
 
-/// What differed.
+/// The differences.
 pub type Wrong = String;
 
 /// Files held open at a time.
@@ -40,7 +40,7 @@ impl<'a> OwnSubtree<'a> {
         Self { door, root, tree, held: Vec::new(), rng }
     }
 
-    /// Makes one random call and compares. What it did, for the record.
+    /// Makes one random call and compares. Returns the call, for the record.
     ///
     /// # Errors
     /// The answer is not that of the model.
@@ -63,7 +63,7 @@ impl<'a> OwnSubtree<'a> {
         }
     }
 
-    /// Closes what is held.
+    /// Closes the open files.
     ///
     /// # Errors
     /// A close that fails.

@@ -1,4 +1,5 @@
-//! Random calls in directories that all processes share: what one call answers is open, what holds in the end is not.
+//! Random calls in directories that all processes share: the answer of one call is open, the state
+//! in the end is not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +21,7 @@ const COUNTERS: [(LockKind, &str); 3] = [
     (LockKind::OpenFile, "/shared/open-file"),
 ];
 
-/// What a process did in one round that must be found in the end.
+/// The effects of a process in one round that must be found in the end.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SharedEffect {
     /// Records appended.
@@ -35,10 +36,10 @@ pub struct SharedEffect {
     pub stale: u64,
 }
 
-/// What a process carries through a round.
+/// The state that a process carries through a round.
 #[derive(Debug, Default)]
 pub struct RoundPart {
-    /// What it did so far.
+    /// Its work so far.
     pub done: SharedEffect,
     /// The log, once it is open.
     pub log: Option<PathHandle>,
@@ -51,7 +52,7 @@ pub struct SharedCalls<'a> {
     door: &'a mut dyn AccessPath,
     worker: u64,
     round: u64,
-    /// What it carries on.
+    /// The state that it carries on.
     pub part: RoundPart,
 }
 
@@ -114,8 +115,8 @@ impl<'a> SharedCalls<'a> {
         one_of(moved, &[ENOENT], "move a directory")
     }
 
-    /// On a mount, the kernel does not move on a directory that somebody else has moved while a file in it is open there. It does once
-    /// it has looked the directory up; SEMANTICS.md says so.
+    /// On a mount, the kernel does not move on a directory that another client has moved while a
+    /// file in it is open there. It does once it has looked the directory up; SEMANTICS.md says so.
     fn rename_directory(&mut self, from: &str, to: &str) -> Result<(), i32> {
         const TRIES_MAX: u32 = 5;
         let mut tries = 0;

@@ -38,9 +38,9 @@ pub struct RoundOrder {
 pub enum RoundReport {
     /// As expected.
     Right {
-        /// What the subtree is now.
+        /// The present contents of the subtree.
         tree: ModelTree,
-        /// What was done in the shared directories.
+        /// The work in the shared directories.
         done: SharedEffect,
         /// Steps made.
         steps: u64,
@@ -88,7 +88,7 @@ fn work(
     let mut rng = TrustRng::new(seed);
     let mut steps = 0;
     let end = Instant::now() + Duration::from_millis(milliseconds);
-    // Turns of each, so that both have the door.
+    // Turns of each, so that both have the access path.
     let mut shared = RoundPart::default();
     while Instant::now() < end {
         let mut own = OwnSubtree::new(door, &root, tree, TrustRng::new(rng.number()));

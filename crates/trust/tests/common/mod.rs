@@ -1,4 +1,4 @@
-//! What all tests here need.
+//! Helpers of all tests here.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What was done on purpose, read from the nodes' logs.
+//! The faults that were injected, read from the nodes' logs.
 
 use super::FaultNodes;
 use crate::cluster::ClusterTarget;

@@ -41,7 +41,7 @@ pub fn pause(
     };
     let Some(time) = time else { return stop() };
     let woken = process(target, node)?;
-    // Whoever ends the wait does not want the node to stay as it is.
+    // A user who interrupts the wait does not want the node to stay as it is.
     signals::on_stop(move || {
         woken.signal(Signal::CONT);
         std::process::exit(INTERRUPTED_CODE);

@@ -140,7 +140,8 @@ fn restart(
     };
     let fresh = match &client {
         Ok(client) => start(target, &file, client, node, wait),
-        // Nobody lives whom one could ask; then it cannot serve without the others, and is not waited for.
+        // No node lives that one could ask; then it cannot serve without the others, and is not
+        // waited for.
         Err(_) => spawn(target, &file, node).map(|entry| StartedNode { entry, losses: Vec::new() }),
     };
     let StartedNode { entry: fresh, losses } = fresh.map_err(|failure| {
@@ -184,7 +185,8 @@ fn restart(
     Ok(line)
 }
 
-/// Refuses while the process of `node` lives. One that was killed is waited for: the kernel takes it apart for a while, the longer the more memory it had.
+/// Refuses while the process of `node` lives. A process that was killed is waited for: the kernel
+/// takes it apart for a while, the longer the more memory it had.
 fn wait_for_end(file: &ClusterFile, node: NodeId) -> Result<(), CommandFailure> {
     let Some(process) = living(entry(file, node)?) else { return Ok(()) };
     if process.is_dying() && process.wait(ENDS_WITHIN) {
@@ -228,7 +230,7 @@ fn spawn(
 /// A node that serves.
 struct StartedNode {
     entry: NodeEntry,
-    /// What nobody has any more since the node was started.
+    /// The losses since the node was started.
     losses: Vec<PartitionLoss>,
 }
 

@@ -25,7 +25,7 @@ use crate::local::tls;
 use crate::size::parse_size;
 use crate::{signals, turns};
 
-/// What a node that serves is told.
+/// The arguments of a node that serves.
 #[derive(clap::Args)]
 pub struct ServeArgs {
     /// The cluster's directory; it must hold the key. Must come first
@@ -171,7 +171,8 @@ fn raise_descriptors() {
     }
 }
 
-/// What the other nodes use, and one that died a moment ago, is no reason not to start: only a limit that is too small in itself is.
+/// The memory that other nodes use, and that of one that died just now, is no reason not to start:
+/// only a limit that is too small in itself is.
 fn memory(args: &ServeArgs) -> Result<u64, CommandFailure> {
     let room = if args.memory.is_some() { MemoryRoom::read_limits() } else { MemoryRoom::read() };
     memory::of_node(args.memory, 1, room.as_ref())
