@@ -8,10 +8,10 @@
 //!
 //! ```no_run
 //! # fn main() -> samite_types::Result<()> {
-//! use samite_client::{Client, kv::Kv};
+//! use samite_client::{Client, kv::KvView};
 //!
 //! let client = Client::from_runtime("default")?;
-//! let kv = Kv::new(client.dataset("kv")?);
+//! let kv = KvView::new(client.dataset("kv")?);
 //! kv.put(b"key", b"value")?;
 //!
 //! // Many operations, one request per node; and one that nobody waits for yet.
