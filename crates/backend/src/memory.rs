@@ -95,7 +95,7 @@ const fn is_shown(len: u32) -> bool {
 }
 
 impl PooledRecord {
-    /// Retracts it from the shared look-up table, if it may be there, before it changes or goes.
+    /// Retracts it from the shared look-up table, if it may be there, before it changes or goes (I13).
     fn hide(&self, arena: &Arena, id: &RecordId<'_>) {
         if is_shown(self.value.len()) {
             arena.retract(id);

@@ -37,7 +37,7 @@ struct PoolState {
 
 impl std::fmt::Debug for ThreadPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Crew").finish_non_exhaustive()
+        f.debug_struct("ThreadPool").finish_non_exhaustive()
     }
 }
 

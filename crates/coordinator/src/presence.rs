@@ -106,7 +106,7 @@ impl Coordinator {
         let Some(map) = &self.map else { return };
         let lease_end = match self.is_in_doubt(self.timing.late, now) {
             true => self.timing.doubt(),
-            false => self.timing.lease_end(),
+            false => self.timing.lease_end(), // I4
         };
         let mut late: BTreeMap<NodeId, NodeReachability> = BTreeMap::new();
         for (info, state) in map.nodes().iter().zip(&map.data().states) {

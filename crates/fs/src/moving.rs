@@ -247,7 +247,7 @@ impl FileSystem {
         self.store().run(Operation::put(home.partition, &home.key, &destination.key)).map(drop)
     }
 
-    /// Decides a move whose source is frozen: `value` goes to the destination if no one of `guards`
+    /// Decides a move (I16) whose source is frozen: `value` goes to the destination if no one of `guards`
     /// fails; `actions` run in the same operation, before it. Then finishes it, or thaws the
     /// source.
     pub(crate) fn decide<'k>(

@@ -48,7 +48,7 @@ impl DelayedAnswer {
 
 impl std::fmt::Debug for DelayedAnswer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Held").field("is_there", &self.is_there).finish_non_exhaustive()
+        f.debug_struct("DelayedAnswer").field("is_there", &self.is_there).finish_non_exhaustive()
     }
 }
 

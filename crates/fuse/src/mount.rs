@@ -124,6 +124,6 @@ fn hint() -> &'static str {
 
 impl std::fmt::Debug for StoreMount {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Mount").finish_non_exhaustive()
+        f.debug_struct("StoreMount").finish_non_exhaustive()
     }
 }

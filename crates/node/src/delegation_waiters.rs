@@ -92,7 +92,7 @@ impl ShardService {
 
     /// Whether the operations of `request` on this shard's partitions may be carried out at `now`.
     /// When they have to wait, no delegations are granted on what they change from here on, and
-    /// long ones are recalled. `len`: its bytes, if they count.
+    /// long ones are recalled (I12). `len`: its bytes, if they count.
     pub(crate) fn may_run(
         &mut self,
         slot: DatasetIndex,

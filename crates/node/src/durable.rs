@@ -245,7 +245,7 @@ impl ShardLog {
         if is_shorter {
             let needed = self.tracks.needed_from(self.appender.durable()).into_iter();
             let first = needed.chain(self.checkpoints.needed_from()).min();
-            self.appender.drop_below(first.unwrap_or(self.appender.next()));
+            self.appender.drop_below(first.unwrap_or(self.appender.next())); // I17
         }
         let log = LogView { next: self.appender.next(), durable: self.appender.durable() };
         self.checkpoints.step(&log, find);

@@ -251,8 +251,8 @@ impl ShardService {
         }
     }
 
-    /// Carries out all entries that were submitted before this call. Returns whether there were
-    /// any.
+    /// Carries out all entries that were submitted before this call (I14). Returns whether there
+    /// were any.
     pub(crate) fn apply_submissions(&mut self) -> bool {
         if !self.arena.has_submissions(self.id) {
             return false;

@@ -158,7 +158,7 @@ impl GroupView {
 /// When an operation is applied.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ApplyTime {
-    /// The time, on a clock that never goes back. Of no meaning to a partition that is [plain](Mirrored::is_plain).
+    /// On a clock that never goes back; unused by a [plain](MirroredPartition::is_plain) partition.
     pub now: Duration,
     /// The lease of the node runs until then.
     pub lease_until: Duration,
@@ -509,7 +509,7 @@ impl MirroredPartition {
         }
         self.see_time(now);
         let heeds_terms = !self.rules.ignores_terms;
-        let is_old = envelope.term < self.term;
+        let is_old = envelope.term < self.term; // I1
         if is_old && heeds_terms {
             if speaks_as_primary(message) {
                 self.answer(envelope.from, &PeerMessage::Stale);

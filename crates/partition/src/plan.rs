@@ -49,7 +49,7 @@ impl From<AppliedFailure> for PlanRefusal {
 }
 
 /// Plans the actions of a mutation, one step for each, and sets their space aside. Returns the most that they take of a member that has the same records,
-/// where there are any. Whether it succeeds or not, blocks of a plan that is not carried out are given back.
+/// where there are any (I11). Whether it succeeds or not, blocks of a plan that is not carried out are given back.
 pub(crate) fn plan<'a>(
     (store, funds): (&mut dyn RecordStore, ChangeFunds),
     holds: (&OpenReferences, ClientId),

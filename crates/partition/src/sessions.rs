@@ -121,7 +121,7 @@ impl PartitionSessions {
         self.refusals = before.refusals;
     }
 
-    /// The known state of operation `seq` of `client`.
+    /// The known state of operation `seq` of `client` (I10).
     pub(crate) fn look_up(&self, client: ClientId, seq: Seq, is_retry: bool) -> KnownOperation<'_> {
         let Some(session) = self.sessions.get(&client) else {
             let lost = is_retry && (self.forgot_more || self.forgotten.contains(&client));

@@ -4,7 +4,7 @@
 //! (modules under [`hooks`]); each looks at its path or descriptor and either works on the store or calls libc's own,
 //! found with `dlsym(RTLD_NEXT)`.
 //!
-//! * A path is the store's when it starts with the mount prefix ([`init::ENV_MOUNT`]), or when it is relative to a directory
+//! * A path is the store's when it starts with the mount prefix (`SAMITE_MOUNT`), or when it is relative to a directory
 //!   of the store ([`path_class`]). Any other path costs the comparison of one prefix.
 //! * A descriptor of the store is a *placeholder*: a kernel descriptor that nothing can be read
 //!   from or written to, which keeps its number taken. [`table`] maps its number to the open file.

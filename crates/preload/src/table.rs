@@ -377,7 +377,7 @@ pub fn describe(open: &DescriptionUse) -> Result<(), Errno> {
     if open.slot().state().is_some() { Ok(()) } else { Err(Errno::NAMETOOLONG) }
 }
 
-/// The place of a description, for [`inherited`] in another program.
+/// The place of a description, for [`take_over`] in another program.
 pub fn slot_id(open: &DescriptionUse) -> SlotId {
     open.slot_id()
 }

@@ -133,7 +133,7 @@ pub(crate) struct ExtentChange<'a>(&'a mut ExtentInner);
 impl ExtentInner {
     fn begin(&self) {
         let generation = self.arena.generation(self.block);
-        let open = generation.load(Ordering::Relaxed).wrapping_add(1) | 1;
+        let open = generation.load(Ordering::Relaxed).wrapping_add(1) | 1; // I15
         generation.store(open, Ordering::Relaxed);
         // No byte changes before the generation has.
         fence(Ordering::Release);

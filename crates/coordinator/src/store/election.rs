@@ -132,7 +132,7 @@ impl KeyElection {
         self.renewed.map_or(Duration::ZERO, |sent| sent + self.timing.leader_validity)
     }
 
-    /// Whether this instance leads.
+    /// Whether this instance leads (I8: only the holder of the newest revision can save).
     #[must_use]
     pub fn leads(&self, now: Duration) -> bool {
         self.not_before <= now && now < self.leads_until()

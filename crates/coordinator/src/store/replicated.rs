@@ -368,7 +368,7 @@ impl VoterDriver {
         }
     }
 
-    /// Writes, and then sends and answers.
+    /// Writes, and then sends and answers (I9).
     fn carry_out(&mut self) -> Result<()> {
         let output = self.host.output(draw());
         self.file.write(&output)?;

@@ -193,7 +193,7 @@ impl LeaderLoop {
         LeaderState::new(fresh, shared.timing, SystemClock.monotonic(), saved)
     }
 
-    /// Saves and publishes the decisions, if there are any.
+    /// Saves and publishes the decisions, if there are any (I7).
     fn save(&mut self, shared: &NodeShared, leading: &mut LeadingCoordinator) -> Result<()> {
         let missing = leading.coordinator.ready_map().err().map(|error| error.message().to_owned());
         *lock(&shared.membership.missing) = missing;

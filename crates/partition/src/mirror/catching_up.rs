@@ -110,7 +110,7 @@ impl MirroredPartition {
         let view = elect.view.clone();
         let ends = elect.others.iter().map(|other| (other.target, other.upto.unwrap_or(here)));
         let ends: SmallVec<[(TargetId, Position); 2]> = ends.collect();
-        self.lead(&view, &ends, now);
+        self.lead(&view, &ends, now); // I5
     }
 
     /// Asks the members again that have not answered, and reports those that do not answer at all.

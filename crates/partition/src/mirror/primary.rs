@@ -357,7 +357,7 @@ impl MirroredPartition {
         }
     }
 
-    /// Finds out which entries are committed.
+    /// Finds out which entries are committed (I2, I3).
     pub(super) fn advance(&mut self) {
         let last = self.at.position;
         let Self { role: MemberRole::Primary(primary), log, effects, logged, rules, .. } = self

@@ -105,13 +105,13 @@ impl MirroredPartition {
         self.times.read_lease / 4
     }
 
-    /// When all read leases of now are over, by the [steady](Steady) clock: also if a jump of the
+    /// When all read leases of now are over, by the [steady](SteadyTime) clock: also if a jump of the
     /// clock comes between.
     fn outlasting(&self) -> Duration {
         self.reads.steady.now() + self.times.read_lease + self.time_step()
     }
 
-    /// When to look whether it is `until` by the [steady](Steady) clock.
+    /// When to look whether it is `until` by the [steady](SteadyTime) clock.
     pub(super) fn look_for(&self, until: Duration) -> Duration {
         self.reads.steady.toward(until, self.time_step())
     }

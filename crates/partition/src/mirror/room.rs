@@ -207,7 +207,7 @@ pub(crate) enum ChangeFunds {
 }
 
 impl MirroredPartition {
-    /// The room for the next change.
+    /// The room for the next change (I6).
     pub(super) fn funds(&self, now: Duration) -> ChangeFunds {
         let MemberRole::Primary(primary) = &self.role else { return ChangeFunds::Own };
         if self.rules.ignores_room {

@@ -89,6 +89,6 @@ impl NodeDialler {
 
 impl fmt::Debug for NodeDialler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Dialler").field("node", &self.faults.node()).finish_non_exhaustive()
+        f.debug_struct("NodeDialler").field("node", &self.faults.node()).finish_non_exhaustive()
     }
 }

@@ -113,7 +113,7 @@ pub struct ReplySink {
 
 impl std::fmt::Debug for ReplySink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Replies").field("connections", &self.proved).finish_non_exhaustive()
+        f.debug_struct("ReplySink").field("connections", &self.proved).finish_non_exhaustive()
     }
 }
 

@@ -89,6 +89,6 @@ impl TlsAuthorities {
 
 impl fmt::Debug for TlsAuthorities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Authorities").finish_non_exhaustive()
+        f.debug_struct("TlsAuthorities").finish_non_exhaustive()
     }
 }

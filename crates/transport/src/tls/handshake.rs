@@ -195,7 +195,7 @@ impl TlsHandshake {
 
 impl fmt::Debug for TlsHandshake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handshake").field("received", &self.received_len).finish_non_exhaustive()
+        f.debug_struct("TlsHandshake").field("received", &self.received_len).finish_non_exhaustive()
     }
 }
 

@@ -211,7 +211,7 @@ impl RecordSealer {
 
 impl fmt::Debug for RecordSealer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sealer").field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("RecordSealer").field("len", &self.len).finish_non_exhaustive()
     }
 }
 
@@ -402,6 +402,6 @@ impl RecordOpener {
 
 impl fmt::Debug for RecordOpener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Opener").field("plain", &self.plain).finish_non_exhaustive()
+        f.debug_struct("RecordOpener").field("plain", &self.plain).finish_non_exhaustive()
     }
 }
