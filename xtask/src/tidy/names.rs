@@ -13,15 +13,15 @@ const CIRCLE_MAX: usize = 6;
 
 /// All of it.
 pub fn check(config: &TidyConfig, files: &[SourceFile]) -> Vec<String> {
-    let mut problems = measured(config, files);
-    problems.extend(repeated(config, files));
+    let names = TypeNames::of(files);
+    let mut problems = measured(config, &names, files);
+    problems.extend(repeated(config, &names));
     problems.extend(private(config, files));
     problems
 }
 
 /// The figures of `cargo xtask measure`.
-fn measured(config: &TidyConfig, files: &[SourceFile]) -> Vec<String> {
-    let names = TypeNames::of(files);
+fn measured(config: &TidyConfig, names: &TypeNames, files: &[SourceFile]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut hold = |what: &str, percent: f64, max: f64| {
         if percent > max {
@@ -41,8 +41,7 @@ fn measured(config: &TidyConfig, files: &[SourceFile]) -> Vec<String> {
 }
 
 /// Names that several types have without a reason.
-fn repeated(config: &TidyConfig, files: &[SourceFile]) -> Vec<String> {
-    let names = TypeNames::of(files);
+fn repeated(config: &TidyConfig, names: &TypeNames) -> Vec<String> {
     let allowed: BTreeSet<&str> =
         config.same_names.iter().map(|entry| entry.name.as_str()).collect();
     let repeated: BTreeSet<&str> = names.repeated().map(|(name, _)| name).collect();
