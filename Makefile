@@ -41,19 +41,19 @@ test-programs: build ## git, sqlite3, compilers, tar, python, fio … on the sto
 	@SAMITE=$(SAMITE) scripts/test-programs.sh $(DOOR) $(NODES) $(PROGRAMS)
 
 stress: build ## random operations of 8 processes by both doors against a model, 10 minutes (STRESS='--seconds 60 --seed 7')
-	@$(CARGO) build --release --quiet --package samite-trust
-	@SAMITE_BIN=$(abspath $(SAMITE)) $(TARGET)/release/samite-trust stress $(STRESS)
+	@$(CARGO) build --release --quiet --package samite-acceptance
+	@SAMITE_BIN=$(abspath $(SAMITE)) $(TARGET)/release/samite-acceptance stress $(STRESS)
 
 chaos: build ## nodes of mirrored clusters die while 8 processes work, 100 runs (CHAOS='--runs 10 --fault stop|coordinator|two|cut-coordinator|cut-peer|lossy --coordinator etcd')
-	@$(CARGO) build --release --quiet --package samite-trust
-	@SAMITE_BIN=$(abspath $(SAMITE)) $(TARGET)/release/samite-trust chaos --runs 100 $(CHAOS)
+	@$(CARGO) build --release --quiet --package samite-acceptance
+	@SAMITE_BIN=$(abspath $(SAMITE)) $(TARGET)/release/samite-acceptance chaos --runs 100 $(CHAOS)
 
 sim: ## the store's decisions on a simulated network, clocks and disks: SEEDS seeds
 	@$(CARGO) run --release --quiet --package samite-sim -- --seeds $(SEEDS) --from $(FROM)
 
 fuzz-socket: build ## bent frames on a node's sockets while a client works, 10 minutes (FUZZ_SOCKET='--seconds 60 --seed 7')
-	@$(CARGO) build --release --quiet --package samite-trust
-	@SAMITE_BIN=$(abspath $(SAMITE)) $(TARGET)/release/samite-trust fuzz-socket $(FUZZ_SOCKET)
+	@$(CARGO) build --release --quiet --package samite-acceptance
+	@SAMITE_BIN=$(abspath $(SAMITE)) $(TARGET)/release/samite-acceptance fuzz-socket $(FUZZ_SOCKET)
 
 test-posix: build ## pjdfstest over the mounted store and on tmpfs (PJDFSTEST=DIR: the suite, built)
 	@SAMITE=$(SAMITE) scripts/test-posix.sh

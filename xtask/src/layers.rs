@@ -49,22 +49,23 @@ fn split(text: &str) -> Option<(&str, &str, &str)> {
 fn graph(config: &TidyConfig, metadata: &WorkspaceMetadata) -> String {
     let short = |name: &str| name.strip_prefix("samite-").unwrap_or(name).to_owned();
     let mut text = String::from("\n```text\n");
-    let mut layers: Vec<_> = config.layers.iter().collect();
-    layers.sort_by_key(|layer| std::cmp::Reverse(layer.level));
-    for layer in layers {
-        let mut line = format!("{:<2}", layer.level);
-        for (index, krate) in layer.crates.iter().enumerate() {
-            let uses = metadata.members.get(krate).into_iter().flatten();
+    let indent = config.layers.iter().map(|layer| layer.folder.len()).max().unwrap_or_default() + 1;
+    for layer in config.layers.iter().rev() {
+        let mut line = format!("{:<indent$}", layer.folder);
+        let crates: Vec<_> =
+            metadata.folders.iter().filter(|(_, at)| **at == layer.folder).collect();
+        for (index, (krate, _)) in crates.iter().enumerate() {
+            let uses = metadata.members.get(*krate).into_iter().flatten();
             let uses = uses.filter(|(name, kind)| {
                 *kind == CrateUse::Normal && metadata.members.contains_key(name)
             });
             let uses: Vec<_> = uses.map(|(name, _)| short(name)).collect();
             let arrow = if uses.is_empty() { String::new() } else { " → ".to_owned() };
-            let end = if index + 1 < layer.crates.len() { "  ·" } else { "" };
+            let end = if index + 1 < crates.len() { "  ·" } else { "" };
             let part = format!(" {}{arrow}{}{end}", short(krate), uses.join(" "));
             if line.chars().count() + part.chars().count() > LINE_MAX {
                 let _ = writeln!(text, "{line}");
-                line = "  ".to_owned();
+                line = " ".repeat(indent);
             }
             line.push_str(&part);
         }
@@ -85,11 +86,14 @@ mod tests {
         let mut metadata = WorkspaceMetadata::default();
         let top = [("low".to_owned(), CrateUse::Normal), ("kit".to_owned(), CrateUse::Dev)];
         metadata.members.insert("top".into(), top.into_iter().collect());
-        for name in ["low", "beside", "kit"] {
+        for (name, folder) in
+            [("top", "front"), ("low", "base"), ("beside", "base"), ("kit", "test")]
+        {
             metadata.members.entry(name.into()).or_default();
+            metadata.folders.insert(name.into(), folder.into());
         }
         let graph = graph(&config, &metadata);
-        assert!(graph.contains("2  kit\n1  top → low\n0  low  · beside\n"), "{graph}");
+        assert!(graph.contains("test   kit\nfront  top → low\nbase   beside  · low\n"), "{graph}");
         let page = |graph: &str| format!("# Page\n{BEGIN}\n{graph}{END}\n");
         assert_eq!(check(&config, &metadata, &page(&graph)), None);
         assert!(check(&config, &metadata, &page("")).is_some());

@@ -8,16 +8,17 @@ pub fn check(config: &TidyConfig, metadata: &WorkspaceMetadata) -> Vec<String> {
     let mut problems = Vec::new();
     let mut used = vec![false; config.arrows.len()];
     for (from, uses) in &metadata.members {
-        let Some(above) = config.layer(from) else {
-            problems.push(format!("{from}: has no layer in tidy.toml"));
+        let layer = |name: &str| metadata.folders.get(name).and_then(|folder| config.layer(folder));
+        let Some((above, upper)) = layer(from) else {
+            problems.push(format!("{from}: its folder is no layer of tidy.toml"));
             continue;
         };
         for (to, how) in uses {
             if !metadata.members.contains_key(to) {
                 continue;
             }
-            let Some(below) = config.layer(to) else { continue };
-            if below.level < above.level || (below.test && *how == CrateUse::Dev) {
+            let Some((below, lower)) = layer(to) else { continue };
+            if below <= above || (lower.test && *how == CrateUse::Dev) {
                 continue;
             }
             let allowed =
@@ -25,8 +26,8 @@ pub fn check(config: &TidyConfig, metadata: &WorkspaceMetadata) -> Vec<String> {
             match allowed {
                 Some(index) => used[index] = true,
                 None => problems.push(format!(
-                    "{from} (layer {}) depends on {to} (layer {}): arrows point down",
-                    above.level, below.level
+                    "{from} ({}) depends on {to} ({}): arrows point down",
+                    upper.folder, lower.folder
                 )),
             }
         }
@@ -37,9 +38,9 @@ pub fn check(config: &TidyConfig, metadata: &WorkspaceMetadata) -> Vec<String> {
             arrow.from, arrow.to
         ));
     }
-    for name in config.layers.iter().flat_map(|layer| &layer.crates) {
-        if !metadata.members.contains_key(name) {
-            problems.push(format!("tidy.toml: layered crate {name} is not here"));
+    for layer in &config.layers {
+        if !metadata.folders.values().any(|folder| *folder == layer.folder) {
+            problems.push(format!("tidy.toml: layer {} has no crate", layer.folder));
         }
     }
     problems
@@ -79,8 +80,11 @@ mod tests {
 
     fn metadata(arrows: &[(&str, &str, CrateUse)]) -> WorkspaceMetadata {
         let mut metadata = WorkspaceMetadata::default();
-        for name in ["low", "beside", "top", "kit"] {
+        for (name, folder) in
+            [("low", "base"), ("beside", "base"), ("top", "front"), ("kit", "test")]
+        {
             metadata.members.insert(name.into(), [].into());
+            metadata.folders.insert(name.into(), folder.into());
         }
         for (from, to, how) in arrows {
             metadata.members.entry((*from).into()).or_default().insert(((*to).into(), *how));
@@ -92,11 +96,15 @@ mod tests {
     #[test]
     fn arrows_point_down() {
         let config = sample("");
-        let down = metadata(&[("top", "low", CrateUse::Normal), ("low", "kit", CrateUse::Dev)]);
+        let down = metadata(&[
+            ("top", "low", CrateUse::Normal),
+            ("low", "beside", CrateUse::Normal),
+            ("low", "kit", CrateUse::Dev),
+        ]);
         assert_eq!(check(&config, &down), Vec::<String>::new());
         for bad in [
             ("low", "top", CrateUse::Normal),
-            ("low", "beside", CrateUse::Dev),
+            ("low", "top", CrateUse::Dev),
             ("top", "kit", CrateUse::Normal),
         ] {
             assert_eq!(check(&config, &metadata(&[bad])).len(), 1, "{bad:?}");
@@ -105,8 +113,8 @@ mod tests {
 
     #[test]
     fn an_arrow_may_be_allowed_and_a_stale_one_is_told() {
-        let config = sample("[[arrow]]\nfrom = 'low'\nto = 'beside'\nreason = 'because of this'");
-        assert_eq!(check(&config, &metadata(&[("low", "beside", CrateUse::Normal)])).len(), 0);
+        let config = sample("[[arrow]]\nfrom = 'low'\nto = 'top'\nreason = 'because of this'");
+        assert_eq!(check(&config, &metadata(&[("low", "top", CrateUse::Normal)])).len(), 0);
         assert!(check(&config, &metadata(&[]))[0].contains("allows nothing"));
     }
 
@@ -114,7 +122,7 @@ mod tests {
     fn a_crate_without_a_layer_is_told() {
         let mut metadata = metadata(&[]);
         metadata.members.insert("new".into(), [].into());
-        assert!(check(&sample(""), &metadata)[0].contains("new: has no layer"));
+        assert!(check(&sample(""), &metadata)[0].contains("new: its folder is no layer"));
     }
 
     #[test]

@@ -96,12 +96,12 @@ pub struct PreloadCrate {
     pub krate: String,
 }
 
-/// One layer; arrows point to lower levels.
+/// One layer: the crates of a folder. They use each other and those of the layers before it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CrateLayer {
-    pub level: u32,
-    pub crates: Vec<String>,
+    /// The folder in `crates`, or that of a crate beside it.
+    pub folder: String,
     /// Holds tools of the tests: any crate may use them as a dev-dependency.
     #[serde(default)]
     pub test: bool,
@@ -179,9 +179,9 @@ impl TidyConfig {
         Ok(config)
     }
 
-    /// The layer of a crate of ours.
-    pub fn layer(&self, krate: &str) -> Option<&CrateLayer> {
-        self.layers.iter().find(|layer| layer.crates.iter().any(|name| name == krate))
+    /// The layer of a folder, and its level: 0 is the lowest.
+    pub fn layer(&self, folder: &str) -> Option<(usize, &CrateLayer)> {
+        self.layers.iter().enumerate().find(|(_, layer)| layer.folder == folder)
     }
 }
 
@@ -195,14 +195,11 @@ pub mod tests {
             "limits = {{ file_lines = 10, function_lines = 4 }}
             preload = {{ crate = 'top' }}
             [[layer]]
-            level = 0
-            crates = ['low', 'beside']
+            folder = 'base'
             [[layer]]
-            level = 1
-            crates = ['top']
+            folder = 'front'
             [[layer]]
-            level = 2
-            crates = ['kit']
+            folder = 'test'
             test = true
             {more}"
         ))

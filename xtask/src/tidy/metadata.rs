@@ -1,7 +1,7 @@
 //! What `cargo metadata` knows of the workspace and its dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::Deserialize;
@@ -20,6 +20,8 @@ pub enum CrateUse {
 pub struct WorkspaceMetadata {
     /// Crates of the workspace, with the names of all that each depends on directly.
     pub members: BTreeMap<String, BTreeSet<(String, CrateUse)>>,
+    /// Its layer: the folder of `crates` that it is in, or its own folder if it is not in `crates`.
+    pub folders: BTreeMap<String, String>,
     /// Names of all packages that a default build takes in.
     pub packages: BTreeSet<String>,
 }
@@ -35,6 +37,7 @@ struct RawMetadata {
 struct RawPackage {
     id: String,
     name: String,
+    manifest_path: PathBuf,
     dependencies: Vec<RawDependency>,
 }
 
@@ -86,6 +89,8 @@ impl WorkspaceMetadata {
                     (dependency.name.clone(), if dev { CrateUse::Dev } else { CrateUse::Normal })
                 });
                 metadata.members.insert(package.name.clone(), uses.collect());
+                let folder = layer_folder(&package.manifest_path).unwrap_or_default();
+                metadata.folders.insert(package.name.clone(), folder.to_owned());
             }
         }
         metadata
@@ -107,9 +112,26 @@ impl WorkspaceMetadata {
     }
 }
 
+/// The folder that says a crate's layer, by its `Cargo.toml`.
+fn layer_folder(manifest: &Path) -> Option<&str> {
+    let own = manifest.parent()?;
+    let layer = own.parent()?;
+    let is_crate = layer.parent().is_some_and(|at| at.ends_with("crates"));
+    (if is_crate { layer } else { own }).file_name()?.to_str()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{CrateUse, WorkspaceMetadata};
+    use super::{CrateUse, Path, WorkspaceMetadata, layer_folder};
+
+    #[test]
+    fn the_folder_of_a_crate_is_its_layer() {
+        for (manifest, layer) in
+            [("/w/crates/base/wire/Cargo.toml", "base"), ("/w/xtask/Cargo.toml", "xtask")]
+        {
+            assert_eq!(layer_folder(Path::new(manifest)), Some(layer));
+        }
+    }
 
     #[test]
     fn what_is_linked_follows_normal_arrows_only() {

@@ -43,16 +43,16 @@ impl StagePath {
 }
 
 /// A cluster, a mount of it, and the program that makes calls for others.
-pub struct TrustStage {
+pub struct AcceptanceStage {
     /// The cluster.
     pub cluster: ProcessCluster,
     helper: PathBuf,
     mount: PathBuf,
 }
 
-impl TrustStage {
+impl AcceptanceStage {
     /// Starts `nodes` nodes with `memory` (as of `samite up --memory`) and mounts the store. `helper` is the program
-    /// `samite-trust`.
+    /// `samite-acceptance`.
     ///
     /// # Errors
     /// Something does not start; its output is in the message.
@@ -63,7 +63,7 @@ impl TrustStage {
     /// The same, with each record on `mirror` nodes.
     ///
     /// # Errors
-    /// As of [`TrustStage::start`].
+    /// As of [`AcceptanceStage::start`].
     pub fn mirrored(nodes: usize, mirror: u8, memory: &str, helper: &Path) -> Result<Self> {
         let mirror = mirror.to_string();
         Self::with(nodes, &["--memory", memory, "--mirror", &mirror], helper)
@@ -72,7 +72,7 @@ impl TrustStage {
     /// The same, with what `samite up` is told.
     ///
     /// # Errors
-    /// As of [`TrustStage::start`].
+    /// As of [`AcceptanceStage::start`].
     pub fn with(nodes: usize, args: &[&str], helper: &Path) -> Result<Self> {
         let cluster = ProcessCluster::start(nodes, args)?;
         let mount = cluster.scratch().join("mnt");
@@ -107,7 +107,7 @@ impl TrustStage {
         &self.mount
     }
 
-    /// `samite-trust ARGS`, with the files by `way`.
+    /// `samite-acceptance ARGS`, with the files by `way`.
     #[must_use]
     pub fn helper(&self, way: StagePath, args: &[&str]) -> Command {
         let mut command = match way {
@@ -160,7 +160,7 @@ impl TrustStage {
     }
 }
 
-impl Drop for TrustStage {
+impl Drop for AcceptanceStage {
     fn drop(&mut self) {
         // It may be unmounted, or its daemon dead: what is still mounted then goes at once.
         if self.unmount().is_err() {

@@ -9,7 +9,7 @@ mod names;
 
 use crate::access_path::AccessPath;
 use crate::access_path::agent::AgentPath;
-use crate::stage::{StagePath, TrustStage};
+use crate::stage::{AcceptanceStage, StagePath};
 
 /// One claim: its id on the page, and the test that shows that it is true.
 pub struct SemanticsClaim {
@@ -27,7 +27,7 @@ pub struct ClaimScene<'a> {
     pub other: &'a mut dyn AccessPath,
     /// The directory, without a slash at the end.
     pub dir: String,
-    stage: &'a TrustStage,
+    stage: &'a AcceptanceStage,
     ways: [StagePath; 2],
 }
 
@@ -37,7 +37,7 @@ impl<'a> ClaimScene<'a> {
     /// # Panics
     /// The directory cannot be made.
     pub fn new(
-        stage: &'a TrustStage,
+        stage: &'a AcceptanceStage,
         ways: [StagePath; 2],
         (one, other): (&'a mut dyn AccessPath, &'a mut dyn AccessPath),
         dir: &str,
@@ -49,7 +49,7 @@ impl<'a> ClaimScene<'a> {
     /// The same, with a directory that was made before.
     #[must_use]
     pub fn again(
-        stage: &'a TrustStage,
+        stage: &'a AcceptanceStage,
         ways: [StagePath; 2],
         (one, other): (&'a mut dyn AccessPath, &'a mut dyn AccessPath),
         dir: &str,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The program `samite-trust`, with `samite` and its preloaded library built in the profile of the tests: cargo builds
+/// The program `samite-acceptance`, with `samite` and its preloaded library built in the profile of the tests: cargo builds
 /// neither for the tests of this package.
 pub fn helper() -> PathBuf {
     static BUILT: OnceLock<()> = OnceLock::new();
@@ -20,5 +20,5 @@ pub fn helper() -> PathBuf {
             .expect("run cargo");
         assert!(build.status.success(), "{}", String::from_utf8_lossy(&build.stderr));
     });
-    env!("CARGO_BIN_EXE_samite-trust").into()
+    env!("CARGO_BIN_EXE_samite-acceptance").into()
 }

@@ -9,9 +9,9 @@ use common::Samite;
 use samite_fs::{INLINE_LEN_MAX, NAME_LEN_MAX, PATH_LEN_MAX, SYMLINKS_MAX};
 use samite_wire::limits::{LIST_ENTRIES_MAX, OPERATIONS_MAX, VALUE_LEN_MAX, VIEW_KEY_LEN_MAX};
 
-const COMMANDS: &str = include_str!("../../../docs/commands.md");
-const FAULTS: &str = include_str!("../../../docs/faults.md");
-const LIMITS: &str = include_str!("../../../docs/limits.md");
+const COMMANDS: &str = include_str!("../../../../docs/commands.md");
+const FAULTS: &str = include_str!("../../../../docs/faults.md");
+const LIMITS: &str = include_str!("../../../../docs/limits.md");
 
 /// Commands that a help lists, `help` itself left out.
 fn listed(help: &str) -> Vec<String> {

@@ -5,8 +5,8 @@ mod common;
 
 use std::time::Duration;
 
-use samite_trust::chaos::driver::{ChaosCoordinator, ChaosFault, ChaosPlan, run};
-use samite_trust::stage::TestWatchdog;
+use samite_acceptance::chaos::driver::{ChaosCoordinator, ChaosFault, ChaosPlan, run};
+use samite_acceptance::stage::TestWatchdog;
 
 #[test]
 fn nodes_of_a_mirrored_cluster_die_one_after_the_other_and_nobody_notices() {

@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use libc::{O_CREAT, O_RDWR};
-use samite_trust::access_path::{AccessPath, errno_text};
-use samite_trust::stage::{StagePath, TestWatchdog, TrustStage};
+use samite_acceptance::access_path::{AccessPath, errno_text};
+use samite_acceptance::stage::{AcceptanceStage, StagePath, TestWatchdog};
 use samite_types::NodeId;
 
 const LIMIT: Duration = Duration::from_secs(200);
@@ -44,7 +44,7 @@ fn ends(program: &str, args: &[&str]) -> bool {
     status.success()
 }
 
-fn kill_daemon(stage: &TrustStage) {
+fn kill_daemon(stage: &AcceptanceStage) {
     let daemons = processes(&["mount", "--daemon", &stage.mount_point().display().to_string()]);
     assert!(!daemons.is_empty(), "no daemon serves the mount");
     daemons.into_iter().for_each(kill);
@@ -53,7 +53,7 @@ fn kill_daemon(stage: &TrustStage) {
 #[test]
 fn a_dead_daemon_leaves_a_mount_that_ends_and_begins_again() {
     let _watchdog = TestWatchdog::new("dead daemon", LIMIT);
-    let stage = TrustStage::start(1, "128M", &common::helper()).unwrap();
+    let stage = AcceptanceStage::start(1, "128M", &common::helper()).unwrap();
     let mount = stage.mount_point().display().to_string();
     let mut door = stage.access_path(StagePath::Mount);
     door.put("/f", b"before").unwrap();
@@ -76,7 +76,7 @@ fn a_dead_daemon_leaves_a_mount_that_ends_and_begins_again() {
 #[test]
 fn a_daemon_that_dies_under_load_leaves_no_process_behind() {
     let _watchdog = TestWatchdog::new("daemon under load", LIMIT);
-    let stage = TrustStage::start(2, "128M", &common::helper()).unwrap();
+    let stage = AcceptanceStage::start(2, "128M", &common::helper()).unwrap();
     let mount = stage.mount_point().display().to_string();
     let script =
         format!("i=0; while :; do echo $i > {mount}/$$-$((i % 50)) || exit 1; i=$((i + 1)); done");
@@ -106,7 +106,7 @@ fn a_daemon_that_dies_under_load_leaves_no_process_behind() {
 #[test]
 fn clients_that_die_in_the_middle_leave_a_store_that_goes_on() {
     let _watchdog = TestWatchdog::new("dying clients", LIMIT);
-    let stage = TrustStage::start(2, "256M", &common::helper()).unwrap();
+    let stage = AcceptanceStage::start(2, "256M", &common::helper()).unwrap();
     let mut survivor = stage.access_path(StagePath::Library);
     for round in 0..6 {
         let way = StagePath::ALL[round % 3];
@@ -169,7 +169,7 @@ fn remove(door: &mut dyn AccessPath, dir: &str) {
 #[test]
 fn a_dead_node_takes_only_its_own_with_it() {
     let _watchdog = TestWatchdog::new("dead node", LIMIT);
-    let stage = TrustStage::start(3, "128M", &common::helper()).unwrap();
+    let stage = AcceptanceStage::start(3, "128M", &common::helper()).unwrap();
     let mut doors = StagePath::ALL.map(|way| stage.access_path(way));
     for index in 0..60 {
         doors[index % 3].put(&format!("/f{index}"), &[7; 3000]).unwrap();

@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use samite_trust::access_path::agent::AgentPath;
-use samite_trust::claims::{self, ClaimScene};
-use samite_trust::stage::{StagePath, TestWatchdog, TrustStage};
+use samite_acceptance::access_path::agent::AgentPath;
+use samite_acceptance::claims::{self, ClaimScene};
+use samite_acceptance::stage::{AcceptanceStage, StagePath, TestWatchdog};
 use samite_types::NodeId;
 
-const PAGE: &str = include_str!("../../../SEMANTICS.md");
+const PAGE: &str = include_str!("../../../../SEMANTICS.md");
 
 #[test]
 fn every_claim_has_a_test_and_every_test_a_claim() {
@@ -28,7 +28,7 @@ fn every_claim_has_a_test_and_every_test_a_claim() {
 #[test]
 fn claims_hold_through_all_doors() {
     let _watchdog = TestWatchdog::new("claims", Duration::from_secs(300));
-    let stage = TrustStage::start(2, "256M", &common::helper()).unwrap();
+    let stage = AcceptanceStage::start(2, "256M", &common::helper()).unwrap();
     let only = std::env::var("CLAIM").ok();
     let mut broken = Vec::new();
     for claim in claims::all() {
@@ -53,7 +53,7 @@ fn claims_hold_through_all_doors() {
 fn mirrored_records_outlive_a_node_through_all_doors() {
     const MIRROR: u8 = 2;
     let _watchdog = TestWatchdog::new("claims of mirrors", Duration::from_secs(300));
-    let stage = TrustStage::mirrored(3, MIRROR, "256M", &common::helper()).unwrap();
+    let stage = AcceptanceStage::mirrored(3, MIRROR, "256M", &common::helper()).unwrap();
     let only = std::env::var("CLAIM").ok();
     let mut broken = Vec::new();
     for (index, one) in StagePath::ALL.into_iter().enumerate() {

@@ -13,7 +13,7 @@ use super::worker::{RoundOrder, RoundReport};
 use crate::access_path::AccessPath;
 use crate::access_path::agent::{AgentPath, receive, send};
 use crate::rng::TrustRng;
-use crate::stage::{StagePath, TrustStage};
+use crate::stage::{AcceptanceStage, StagePath};
 
 /// How long a process may take for a round beyond its length.
 const ROUND_EXTRA: Duration = Duration::from_secs(60);
@@ -46,7 +46,7 @@ pub struct StressSummary {
     pub stale: u64,
 }
 
-/// Runs a plan with the program `helper` (`samite-trust`).
+/// Runs a plan with the program `helper` (`samite-acceptance`).
 ///
 /// # Errors
 /// The differences, with the last calls of the process that saw them.
@@ -55,7 +55,7 @@ pub fn run(
     helper: &Path,
     tell: &mut dyn FnMut(StressSummary),
 ) -> Result<StressSummary, Wrong> {
-    let stage = TrustStage::mirrored(plan.nodes, plan.mirror, "1G", helper);
+    let stage = AcceptanceStage::mirrored(plan.nodes, plan.mirror, "1G", helper);
     let stage = stage.map_err(|error| error.to_string())?;
     let mut doors = StagePath::ALL.map(|way| stage.access_path(way));
     shared::set_up(&mut doors[0])?;
@@ -152,7 +152,7 @@ struct StressWorker {
 }
 
 impl StressWorker {
-    fn start(stage: &TrustStage, way: StagePath) -> io::Result<Self> {
+    fn start(stage: &AcceptanceStage, way: StagePath) -> io::Result<Self> {
         let mut command = stage.helper(way, &["work"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {

@@ -5,8 +5,8 @@ mod common;
 
 use std::time::Duration;
 
-use samite_trust::fuzz::run;
-use samite_trust::stage::TestWatchdog;
+use samite_acceptance::fuzz::run;
+use samite_acceptance::stage::TestWatchdog;
 
 #[test]
 fn garbage_harms_neither_the_node_nor_others() {

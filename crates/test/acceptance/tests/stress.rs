@@ -5,8 +5,8 @@ mod common;
 
 use std::time::Duration;
 
-use samite_trust::stage::{StagePath, TestWatchdog};
-use samite_trust::stress::driver::{StressPlan, run};
+use samite_acceptance::stage::{StagePath, TestWatchdog};
+use samite_acceptance::stress::driver::{StressPlan, run};
 
 #[test]
 fn eight_processes_by_both_doors_agree_with_the_model() {

@@ -5,16 +5,16 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
+use samite_acceptance::access_path::AccessPath;
+use samite_acceptance::access_path::agent::serve;
+use samite_acceptance::access_path::library::LibraryPath;
+use samite_acceptance::access_path::posix::PosixPath;
+use samite_acceptance::chaos::{self, driver::ChaosCoordinator, driver::ChaosFault};
+use samite_acceptance::stage::{StagePath, TestWatchdog};
+use samite_acceptance::stress::driver::{self, StressPlan};
+use samite_acceptance::stress::worker;
 use samite_client::Client;
 use samite_client::runtime::DEFAULT_CLUSTER;
-use samite_trust::access_path::AccessPath;
-use samite_trust::access_path::agent::serve;
-use samite_trust::access_path::library::LibraryPath;
-use samite_trust::access_path::posix::PosixPath;
-use samite_trust::chaos::{self, driver::ChaosCoordinator, driver::ChaosFault};
-use samite_trust::stage::{StagePath, TestWatchdog};
-use samite_trust::stress::driver::{self, StressPlan};
-use samite_trust::stress::worker;
 
 #[derive(Parser)]
 struct TrustArgs {
@@ -182,7 +182,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("samite-trust: {error}");
+            eprintln!("samite-acceptance: {error}");
             ExitCode::FAILURE
         }
     }
@@ -214,7 +214,7 @@ fn ways(workers: &str) -> Result<Vec<StagePath>, String> {
 fn fuzz_socket(length: Duration, seed: u64) -> Result<(), String> {
     let _watchdog = TestWatchdog::new("fuzz-socket", length * 2 + Duration::from_secs(60));
     println!("fuzz-socket: seed {seed}, {} s", length.as_secs());
-    match samite_trust::fuzz::run(length, seed) {
+    match samite_acceptance::fuzz::run(length, seed) {
         Ok(done) => {
             let (before, after) = done.resident_kib;
             println!(

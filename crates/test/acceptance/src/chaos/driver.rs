@@ -16,7 +16,7 @@ use super::members;
 use super::worker::{COUNTER, DATASET, parse};
 use crate::access_path::library;
 use crate::rng::TrustRng;
-use crate::stage::{StagePath, TrustStage};
+use crate::stage::{AcceptanceStage, StagePath};
 use crate::timeline::{Timeline, stamp};
 use crate::whole;
 
@@ -111,7 +111,7 @@ pub struct ChaosSummary {
 
 struct ChaosRun<'a> {
     plan: &'a ChaosPlan,
-    stage: TrustStage,
+    stage: AcceptanceStage,
     client: Client,
     rng: TrustRng,
     /// Nodes that have not had a fault yet, in the order in which they get one.
@@ -120,7 +120,7 @@ struct ChaosRun<'a> {
     timeline: Timeline,
 }
 
-/// Does one run. `helper` is the program `samite-trust`; in `keep` goes the evidence of a failed
+/// Does one run. `helper` is the program `samite-acceptance`; in `keep` goes the evidence of a failed
 /// run.
 ///
 /// # Errors
@@ -133,7 +133,8 @@ pub fn run(plan: &ChaosPlan, helper: &Path, keep: &Path) -> Result<ChaosSummary,
     if plan.coordinator == ChaosCoordinator::Etcd || plan.fault == ChaosFault::EtcdLeader {
         args.extend(["--coordinator", "etcd"]);
     }
-    let stage = TrustStage::with(plan.nodes, &args, helper).map_err(|error| error.to_string())?;
+    let stage =
+        AcceptanceStage::with(plan.nodes, &args, helper).map_err(|error| error.to_string())?;
     let options = ClientOptions { redundancy: Redundancy(plan.mirror), ..ClientOptions::default() };
     let client = stage.cluster.client(options).map_err(|error| error.to_string())?;
     let (rng, workers, timeline) =
@@ -156,7 +157,7 @@ struct ChaosWorkers(Vec<(Child, PathBuf, StagePath)>);
 /// The messages of a process that found an error.
 fn words(path: &Path) -> String {
     let said = fs::read_to_string(path).unwrap_or_default();
-    let last = said.lines().rev().find_map(|line| line.strip_prefix("samite-trust: "));
+    let last = said.lines().rev().find_map(|line| line.strip_prefix("samite-acceptance: "));
     last.unwrap_or("nothing").to_owned()
 }
 
