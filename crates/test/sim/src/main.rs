@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, ValueEnum};
 use samite_sim::audit::RuleViolation;
 use samite_sim::rules::{BrokenRule, RunRules};
-use samite_sim::run::{RunReport, run};
+use samite_sim::run::{RunReport, run, run_twice};
 use samite_sim::scale::{chart, measure, page};
 use samite_sim::scenario::{CoordinatorState, RunScenario};
 use samite_sim::shrink::shrink;
@@ -20,7 +20,7 @@ use serde_json::json;
 #[derive(Debug, Parser)]
 #[command(
     name = "samite-sim",
-    after_help = "Examples:\n  samite-sim --seeds 10000 --jobs 2\n  samite-sim --seed 42\n  samite-sim --seed 42 --calls 7 --faults 1,3\n  samite-sim --seeds 1000 --wrong no-dedupe\n  samite-sim --scale 4..512"
+    after_help = "Examples:\n  samite-sim --seeds 10000 --jobs 2\n  samite-sim --seed 42\n  samite-sim --seed 42 --calls 7 --faults 1,3\n  samite-sim --seeds 1000 --wrong no-dedupe\n  samite-sim --seeds 1000 --twice\n  samite-sim --scale 4..512"
 )]
 struct SimArgs {
     /// How many seeds to run
@@ -53,6 +53,9 @@ struct SimArgs {
     /// Keep the coordinator's state there; by default that is up to the seed
     #[arg(long, value_enum)]
     coordinator: Option<CoordinatorState>,
+    /// Run each seed twice: the two runs must be the same, event by event
+    #[arg(long, conflicts_with = "seed")]
+    twice: bool,
     /// Measure how things grow with the nodes, from the first number to the second by doubling, in place of seeds; writes docs/scale.md
     #[arg(long, value_name = "FROM..TO", value_parser = range)]
     scale: Option<(u32, u32)>,
@@ -233,8 +236,8 @@ fn many(rules: RunRules, args: &SimArgs) -> bool {
             if seed >= end {
                 break;
             }
-            let report =
-                run(&RunScenario { rules, ..RunScenario::with(seed, args.coordinator) }, false);
+            let scenario = RunScenario { rules, ..RunScenario::with(seed, args.coordinator) };
+            let report = if args.twice { run_twice(&scenario) } else { run(&scenario, false) };
             if !report.violations.is_empty()
                 && failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES_MAX
             {

@@ -65,6 +65,23 @@ pub struct RunReport {
     pub lines: Vec<String>,
 }
 
+/// Runs a scenario twice. A second run that is not the same as the first is a violation of its own.
+#[must_use]
+pub fn run_twice(scenario: &RunScenario) -> RunReport {
+    let mut first = run(scenario, false);
+    let second = run(scenario, false);
+    if (first.hash, first.events) != (second.hash, second.events) {
+        first.violations.push(RuleViolation {
+            rule: "a seed gives the same run again",
+            words: format!(
+                "{} events, trace {:016x}; then {} events, trace {:016x}",
+                first.events, first.hash, second.events, second.hash
+            ),
+        });
+    }
+    first
+}
+
 /// Runs a scenario.
 #[must_use]
 pub fn run(scenario: &RunScenario, readable: bool) -> RunReport {
