@@ -446,6 +446,29 @@ impl RemovedInode {
 }
 
 impl FileSystem {
+    /// Whether there is a file without a name that somebody has open, or had when he was killed.
+    ///
+    /// # Errors
+    /// As of the nodes.
+    pub fn has_orphans(&self) -> Result<bool> {
+        let store = self.store();
+        for index in 0..store.dataset.partitions() {
+            let list = Action::List {
+                prefix: key::ORPHANS,
+                after: &[],
+                limit: 1,
+                reverse: false,
+                value_len_max: 0,
+            };
+            let operation = Operation::new(PartitionId(index), [list]);
+            let (entries, _) = listing(store.run(operation)?)?;
+            if !entries.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Removes leaked orphans: files without a name whose holders were killed. Asks each node
     /// whether it has any, and looks for them only then. Returns how many went.
     ///

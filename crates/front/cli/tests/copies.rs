@@ -98,7 +98,15 @@ fn what_is_larger_than_the_room_of_a_disk_is_not_begun() {
     ];
     let said =
         gets.map(|get| (samite.fails(1, get), samite.fails(1, [get, &["--force"]].concat())));
+    // Fragments of killed copies take no room.
+    let left = format!("{disk}/.f.samite-copy-0");
+    fs::write(&left, bytes(3 << 20)).unwrap();
     samite.ok(["object", "get", "o", &copy, "--length", "2M"]);
+    fs::create_dir_all(format!("{disk}/new/e")).unwrap();
+    fs::write(format!("{disk}/new/e/.f.samite-copy-0"), bytes(1 << 20)).unwrap();
+    samite.ok(["mkdir", "/e"]);
+    samite.ok_with(["put", "-", "/e/f"], &bytes(3 << 19));
+    samite.ok(["stage", "out", "--quiet", "/e", &format!("{disk}/new/e")]);
     let whole = fs::read(&copy).unwrap();
     std::process::Command::new("umount").arg(disk).status().unwrap();
     for (refused, tried) in said {
@@ -126,6 +134,31 @@ fn a_put_that_is_killed_leaves_the_old_file_and_the_next_one_no_fragment() {
     samite.ok_with(["put", "-", "/d/f"], b"new");
     assert_eq!(samite.ok(["cat", "/d/f"]), "new");
     assert_eq!(names(&samite, "/d"), "f");
+}
+
+/// The room that a killed copy took is there for the next one, which is not refused for want of it.
+#[test]
+fn fragments_take_no_room_from_the_next_copy() {
+    let samite = small_store();
+    let tree = samite.scratch().join("tree");
+    fs::create_dir_all(tree.join("below")).unwrap();
+    let file = tree.join("below/f");
+    fs::write(&file, bytes(20 << 20)).unwrap();
+    let kill_one = || {
+        let put = ["put", "-", "/d/below/f"];
+        let mut put = samite.command(put).stdin(Stdio::piped()).spawn().unwrap();
+        put.stdin.as_mut().unwrap().write_all(&bytes(16 << 20)).unwrap();
+        put.kill().unwrap();
+        put.wait().unwrap();
+    };
+    samite.ok(["mkdir", "-p", "/d/below"]);
+    kill_one();
+    samite.ok(["put", text(&file), "/d/below/f"]);
+    assert_eq!(names(&samite, "/d/below"), "f");
+    samite.ok(["rm", "/d/below/f"]);
+    kill_one();
+    samite.ok(["stage", "in", text(&tree), "/d"]);
+    assert_eq!(names(&samite, "/d/below"), "f");
 }
 
 #[test]

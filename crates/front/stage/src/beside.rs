@@ -4,9 +4,10 @@
 //! name finds the file that a killed copy left. A copy that writes such a file has it locked
 //! (`flock`); an unlocked one is a fragment and is removed.
 
+use samite_fs::FileKind;
 use samite_types::{Error, ErrorKind, Result};
 
-use crate::tree::{FileTree, join};
+use crate::tree::{FileMeta, FileTree, join};
 
 /// The suffix of a hidden name behind the name of the file.
 const MARK: &[u8] = b".samite-copy-";
@@ -150,6 +151,32 @@ pub fn sweep_dir<T: FileTree>(tree: &T, dir: &[u8]) {
     if found {
         tree.free_removed();
     }
+}
+
+/// Removes what killed copies have left at the destination of a tree, in each directory that the
+/// source has, too.
+pub fn sweep_tree(
+    (source, from): (&impl FileTree, &[u8]),
+    (destination, to): (&impl FileTree, &[u8]),
+) {
+    let mut unread = vec![(from.to_vec(), to.to_vec())];
+    let mut entries = Vec::new();
+    while let Some((from, to)) = unread.pop() {
+        sweep_dir(destination, &to);
+        entries.clear();
+        let _ = source.list(&from, &mut entries);
+        for (name, known) in &entries {
+            let (from, to) = (join(&from, name), join(&to, name));
+            let is_dir = |meta: &FileMeta| meta.kind == FileKind::Directory;
+            let there = known
+                .as_ref()
+                .map_or_else(|| source.meta(&from).is_ok_and(|meta| is_dir(&meta)), is_dir);
+            if there && destination.meta(&to).is_ok_and(|meta| is_dir(&meta)) {
+                unread.push((from, to));
+            }
+        }
+    }
+    destination.free_removed();
 }
 
 /// Whether there was a fragment.

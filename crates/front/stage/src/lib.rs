@@ -22,7 +22,7 @@ mod tree;
 mod verify;
 mod walk;
 
-pub use beside::DraftFile;
+pub use beside::{DraftFile, sweep_tree};
 pub use local::LocalTree;
 pub use progress::{CopyProgress, CopySummary};
 pub use store::StoreTree;

@@ -88,12 +88,13 @@ pub fn put(args: &PutArgs, target: &ClusterTarget) -> Result<(), CommandFailure>
     let name = args.local.file_name().map(std::os::unix::ffi::OsStrExt::as_bytes);
     let path = into_directory(&files, &args.path, name.filter(|_| !is_stdin))?;
     let (path, there) = replaced(&files, &path)?;
-    if !args.force {
-        room::check_files(&files, need)?;
-    }
     let tree = StoreTree::new(files.fs.clone(), files.context.clone());
     let perm = perm & !files.context.umask;
+    // The fragment that a killed copy has left goes with it, and takes no room any more.
     let new = DraftFile::create(&tree, path.bytes(), perm)?;
+    if !args.force {
+        room::check_files(&files, need).inspect_err(|_| new.give_up(&tree))?;
+    }
     fill(&tree, &new, &mut *source, &args.local, &path)
         .and_then(|()| settle(&files, &new.file, there.as_ref()))
         .inspect_err(|_| new.give_up(&tree))?;
@@ -222,8 +223,9 @@ pub fn write_local(
         let mut device = File::options().write(true).open(&local).doing(&what)?;
         return fill(&mut |bytes| device.write_all(bytes).doing(&what));
     }
-    room::check_local(&local, need)?;
+    // The fragment that a killed copy has left goes with it, and takes no room any more.
     let new = DraftFile::create(&LocalTree, local.as_os_str().as_bytes(), perm)?;
+    room::check_local(&local, need).inspect_err(|_| new.give_up(&LocalTree))?;
     fill(&mut |bytes| (&new.file).write_all(bytes).doing(&what))
         .and_then(|()| settle_local(&new.file, there.as_ref()).doing(&what))
         .inspect_err(|_| new.give_up(&LocalTree))?;

@@ -7,11 +7,12 @@ use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use samite_client::{Client, Dataset};
 use samite_fs::{FileKind, StatFs};
 use samite_placement::ClusterMap;
-use samite_stage::{FileMeta, FileTree, LocalTree, StoreTree, join};
+use samite_stage::{FileMeta, FileTree, LocalTree, StoreTree, join, sweep_tree};
 
 use crate::cluster::ClusterFiles;
 use crate::failure::CommandFailure;
@@ -26,6 +27,9 @@ const RESERVE: u64 = 64;
 const BLOCK_LEN: u64 = 512;
 /// Less than this is tried at once: to ask costs a request to each node, and to find out too late costs little.
 const TRIED_LEN: u64 = 1 << 20;
+
+/// How long a node keeps what a killed client had open, as the client could connect again, and half as long again.
+const ORPHANS_END: Duration = Duration::from_secs(3);
 
 #[derive(Default)]
 struct RoomNeed {
@@ -70,7 +74,10 @@ pub fn check_files(files: &ClusterFiles, need: u64) -> Result<(), CommandFailure
     }
     // If it cannot be told, the copy says so.
     let Ok(stat) = files.fs.statfs() else { return Ok(()) };
-    let free = free_of(&stat);
+    if need <= free_of(&stat) {
+        return Ok(());
+    }
+    let free = free_without_orphans(files, need)?;
     if need <= free {
         return Ok(());
     }
@@ -93,7 +100,7 @@ pub fn check_out(
     destination: &Path,
     resumes: bool,
 ) -> Result<(), CommandFailure> {
-    let Some((free, dir)) = free_at(destination) else { return Ok(()) };
+    let Some((mut free, dir)) = free_at(destination) else { return Ok(()) };
     // Mostly all that there is would fit: then nothing need be looked at.
     let Ok(stat) = files.fs.statfs() else { return Ok(()) };
     let held = stat.blocks.saturating_sub(stat.blocks_free).saturating_mul(stat.block_len);
@@ -103,6 +110,10 @@ pub fn check_out(
     let store = StoreTree::new(files.fs.clone(), files.context.clone());
     // At most the stored bytes: the others are holes.
     let need = measure_store(&store, source, destination, resumes).min(held);
+    if need > free {
+        sweep_tree((&store, source), (&LocalTree, destination.as_os_str().as_bytes()));
+        free = free_at(destination).map_or(free, |(free, _)| free);
+    }
     if need <= free {
         return Ok(());
     }
@@ -159,6 +170,20 @@ fn free_at(local: &Path) -> Option<(u64, &Path)> {
     Some((blocks.saturating_mul(space.f_frsize), dir))
 }
 
+/// The room for files, when leaked orphans are gone: killed commands have had files open that have no
+/// name any more. Waits while there are orphans, and less than `need`, for [`ORPHANS_END`] at most.
+fn free_without_orphans(files: &ClusterFiles, need: u64) -> Result<u64, CommandFailure> {
+    let begun = Instant::now();
+    loop {
+        files.fs.sweep_orphans()?;
+        let free = free_of(&files.fs.statfs()?);
+        if need <= free || begun.elapsed() >= ORPHANS_END || !files.fs.has_orphans()? {
+            return Ok(free);
+        }
+        std::thread::sleep(ORPHANS_END / 30);
+    }
+}
+
 fn free_of(stat: &StatFs) -> u64 {
     let capacity = stat.blocks.saturating_mul(stat.block_len);
     stat.blocks_free.saturating_mul(stat.block_len).saturating_sub(capacity / RESERVE)
@@ -187,14 +212,17 @@ pub fn check(
 ) -> Result<(), CommandFailure> {
     let mut need = RoomNeed::default();
     measure(source, &mut |_, _| false, &mut need);
-    let stat = files.fs.statfs()?;
-    let free = free_of(&stat);
+    if need.total() <= free_of(&files.fs.statfs()?) {
+        return Ok(());
+    }
+    // All this is looked at only now: it takes a request for each directory, or file.
+    let store = StoreTree::new(files.fs.clone(), files.context.clone());
+    sweep_tree((&LocalTree, source.as_os_str().as_bytes()), (&store, destination.bytes()));
+    let free = free_without_orphans(files, need.total())?;
     if need.total() <= free {
         return Ok(());
     }
     if resumes {
-        // Looked at only now: it takes a request for each file.
-        let store = StoreTree::new(files.fs.clone(), files.context.clone());
         let mut is_there = |path: &Path, below: &Path| {
             let below = below.as_os_str().as_bytes();
             let to = match below {
