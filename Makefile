@@ -9,8 +9,9 @@ SECONDS ?= 1
 # Time for each fuzz target: make fuzz FUZZ_SECONDS=600
 FUZZ_SECONDS ?= 60
 
-# Which programs are tried, through which door and on how many nodes: make test-programs DOOR=mount NODES=3 PROGRAMS='git tar'
-DOOR ?= run
+# Programs to try, the access path (run or mount) and the number of nodes:
+# make test-programs ACCESS=mount NODES=3 PROGRAMS='git tar'
+ACCESS ?= run
 NODES ?= 1
 PROGRAMS ?=
 STRESS ?=
@@ -38,9 +39,9 @@ test: setup ## the whole suite
 	@scripts/test.sh
 
 test-programs: build ## git, sqlite3, compilers, tar, python, fio … on the store, with checks on their results
-	@SAMITE=$(SAMITE) scripts/test-programs.sh $(DOOR) $(NODES) $(PROGRAMS)
+	@SAMITE=$(SAMITE) scripts/test-programs.sh $(ACCESS) $(NODES) $(PROGRAMS)
 
-stress: build ## random operations of 8 processes by both doors against a model, 10 minutes (STRESS='--seconds 60 --seed 7')
+stress: build ## random operations of 8 processes through both access paths against a model, 10 minutes (STRESS='--seconds 60 --seed 7')
 	@$(CARGO) build --release --quiet --package samite-acceptance
 	@SAMITE_BIN=$(abspath $(SAMITE)) $(TARGET)/release/samite-acceptance stress $(STRESS)
 
@@ -51,7 +52,7 @@ chaos: build ## nodes of mirrored clusters die while 8 processes work, 100 runs 
 sim: ## the store's decisions on a simulated network, clocks and disks: SEEDS seeds
 	@$(CARGO) run --release --quiet --package samite-sim -- --seeds $(SEEDS) --from $(FROM)
 
-fuzz-socket: build ## bent frames on a node's sockets while a client works, 10 minutes (FUZZ_SOCKET='--seconds 60 --seed 7')
+fuzz-socket: build ## damaged frames on a node's sockets while a client works, 10 minutes (FUZZ_SOCKET='--seconds 60 --seed 7')
 	@$(CARGO) build --release --quiet --package samite-acceptance
 	@SAMITE_BIN=$(abspath $(SAMITE)) $(TARGET)/release/samite-acceptance fuzz-socket $(FUZZ_SOCKET)
 
@@ -64,7 +65,7 @@ fmt: ## format the sources
 lint: ## clippy, warnings denied
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 
-tidy: ## what clippy does not see: arrows, lengths, dependencies, words
+tidy: ## what clippy does not see: layers, lengths, dependencies, words
 	@$(CARGO) xtask tidy
 
 unit: ## only the tests that cargo runs

@@ -5,10 +5,11 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-Usage: bench/posix.sh [--rounds N] [--doors LIST] [--tests LIST] [--results FILE] [--report FILE] [--json]
+Usage: bench/posix.sh [--rounds N] [--access-paths LIST] [--tests LIST] [--results FILE] [--report FILE] [--json]
 
-  --rounds N      turns over all doors and tests (3)
-  --doors LIST    of tmpfs,run,temporary,mount,passthrough,uncached (all that are here)
+  --rounds N      turns over all access paths and tests (3)
+  --access-paths LIST
+                  of tmpfs,run,temporary,mount,passthrough,uncached (all that are here)
                   run: samite run; temporary: the same in a directory with these semantics; mount: samite mount;
                   passthrough: libfuse's passthrough_hp over tmpfs; uncached: the same with its caching off, and data through the
                   daemon, not from file to file in the kernel (FUSE passthrough), which no store whose data are elsewhere can do
@@ -24,17 +25,17 @@ TEXT
 
 die() { echo "bench/posix.sh: $*" >&2; exit 2; }
 
-rounds=3 doors='' tests=mdtest,ior,verify results='' report='' json=''
+rounds=3 access_paths='' tests=mdtest,ior,verify results='' report='' json=''
 while [ $# -gt 0 ]; do
   case $1 in
     --json) json=yes; shift; continue ;;
     --help) usage; exit ;;
-    --rounds | --doors | --tests | --results | --report) [ $# -ge 2 ] || die "$1 wants a value" ;;
+    --rounds | --access-paths | --tests | --results | --report) [ $# -ge 2 ] || die "$1 wants a value" ;;
     *) usage >&2; exit 2 ;;
   esac
   case $1 in
     --rounds) rounds=$2 ;;
-    --doors) doors=$2 ;;
+    --access-paths) access_paths=$2 ;;
     --tests) tests=$2 ;;
     --results) results=$2 ;;
     --report) report=$2 ;;
@@ -58,15 +59,15 @@ FILES=${FILES:-20000} FUSE_FILES=${FUSE_FILES:-6000} BLOCK=${BLOCK:-256m} MEMORY
 
 has() { case ",$2," in *,"$1",*) return 0 ;; esac; return 1; }
 command_is_there() { "$SAMITE" "$1" --help > /dev/null 2>&1; }
-if [ -z "$doors" ]; then
-  doors=tmpfs,run
-  if command_is_there set; then doors+=,temporary; fi
+if [ -z "$access_paths" ]; then
+  access_paths=tmpfs,run
+  if command_is_there set; then access_paths+=,temporary; fi
   if [ -w /dev/fuse ]; then
-    if command_is_there mount; then doors+=,mount; fi
-    if [ -x "$PASSTHROUGH_HP" ]; then doors+=,passthrough,uncached; fi
+    if command_is_there mount; then access_paths+=,mount; fi
+    if [ -x "$PASSTHROUGH_HP" ]; then access_paths+=,passthrough,uncached; fi
   fi
 fi
-! has passthrough "$doors" || [ -x "$PASSTHROUGH_HP" ] || die "no passthrough_hp: set PASSTHROUGH_HP to the built example of libfuse"
+! has passthrough "$access_paths" || [ -x "$PASSTHROUGH_HP" ] || die "no passthrough_hp: set PASSTHROUGH_HP to the built example of libfuse"
 
 work=$(mktemp -d)
 floor=$(mktemp -d "$TMPFS/samite-bench.XXXXXX")
@@ -86,7 +87,7 @@ trap clean EXIT
 # passthrough_hp keeps a descriptor for each file.
 ulimit -n "$(ulimit -Hn)"
 
-# Where a door leads, and what goes in front of a command that is to go through it.
+# The directory of an access path, and the words in front of a command that goes through it.
 place() {
   case $1 in
     tmpfs) echo "$floor" ;;
@@ -96,9 +97,9 @@ place() {
   esac
 }
 through() {
-  local door=$1
+  local access_path=$1
   shift
-  case $door in
+  case $access_path in
     run | temporary) "$SAMITE" run --name "$name" -- "$@" ;;
     *) "$@" ;;
   esac
@@ -106,20 +107,20 @@ through() {
 
 "$SAMITE" up --local 1 --name "$name" --memory "$MEMORY" > "$work/up.log" 2>&1 || die "samite up: $(cat "$work/up.log")"
 "$SAMITE" run --name "$name" -- mkdir /samite/bench /samite/temporary
-if has temporary "$doors"; then "$SAMITE" set --name "$name" /temporary semantics=temporary; fi
-if has mount "$doors"; then
+if has temporary "$access_paths"; then "$SAMITE" set --name "$name" /temporary semantics=temporary; fi
+if has mount "$access_paths"; then
   mkdir "$work/mount"
   "$SAMITE" mount --name "$name" "$work/mount"
 fi
 # Older ones have no passthrough that could be turned off.
 uncached=(--nocache)
-if has uncached "$doors" && "$PASSTHROUGH_HP" --help 2>&1 | grep -q -- --nopassthrough; then uncached+=(--nopassthrough); fi
-for door in passthrough uncached; do
-  has $door "$doors" || continue
-  mkdir -p "$work/$door" "$floor/$door/bench"
+if has uncached "$access_paths" && "$PASSTHROUGH_HP" --help 2>&1 | grep -q -- --nopassthrough; then uncached+=(--nopassthrough); fi
+for access_path in passthrough uncached; do
+  has $access_path "$access_paths" || continue
+  mkdir -p "$work/$access_path" "$floor/$access_path/bench"
   options=()
-  if [ $door = uncached ]; then options=("${uncached[@]}"); fi
-  "$PASSTHROUGH_HP" "${options[@]}" "$floor/$door" "$work/$door" > "$work/$door.log" 2>&1 &
+  if [ $access_path = uncached ]; then options=("${uncached[@]}"); fi
+  "$PASSTHROUGH_HP" "${options[@]}" "$floor/$access_path" "$work/$access_path" > "$work/$access_path.log" 2>&1 &
 done
 # A node puts its memory in place in the background, which takes a core for a while.
 figure() { "$SAMITE" status --name "$name" --json | sed -E "s/.*\"$1\":([0-9]+).*/\1/"; }
@@ -132,45 +133,45 @@ note() { printf '%s\t%s\t%s\t%s\n' "$@" >> "$results"; }
 
 # mdtest prints: "   File creation  MAX  MIN  MEAN  STDDEV"
 metadata() {
-  local door=$1 processes=$2 kind=$3 flag=$4 log=$work/log files=$FILES
+  local access_path=$1 processes=$2 kind=$3 flag=$4 log=$work/log files=$FILES
   # 3000 are looked up within 7 ms, in which a thread that waits for its core counts for much; what takes longer than 2 s to make, the mount has the kernel forget.
-  case $door in
+  case $access_path in
     mount | passthrough) files=$FUSE_FILES ;;
     uncached) files=$((FUSE_FILES / 2)) ;;
   esac
-  if ! through "$door" timeout 120 "${mpirun[@]}" -np "$processes" "$IOR_DIR/mdtest" -F -C -T -E -r $flag \
-    -n "$files" -d "$(place "$door")/md" > "$log" 2>&1; then
-    echo "bench/posix.sh: mdtest $kind, $processes processes, through $door:" >&2
+  if ! through "$access_path" timeout 120 "${mpirun[@]}" -np "$processes" "$IOR_DIR/mdtest" -F -C -T -E -r $flag \
+    -n "$files" -d "$(place "$access_path")/md" > "$log" 2>&1; then
+    echo "bench/posix.sh: mdtest $kind, $processes processes, through $access_path:" >&2
     tail -n 5 "$log" >&2
     return
   fi
   sed -nE 's/^ +File (creation|stat|read|removal) +([0-9.]+).*/\1 \2/p' "$log" | while read -r metric value; do
-    note "$door" "mdtest $kind np=$processes" "${metric/creation/create}" "$value"
+    note "$access_path" "mdtest $kind np=$processes" "${metric/creation/create}" "$value"
   done
 }
 
 # IOR prints: "write  MIB_A_SECOND  …"
 data() {
-  local door=$1 kind=$2 flag=$3 size=$4 log=$work/log
-  if ! through "$door" timeout 120 "${mpirun[@]}" -np 2 "$IOR_DIR/ior" -a POSIX -w -r -C -e $flag -t "$size" -b "$BLOCK" \
-    -o "$(place "$door")/ior" > "$log" 2>&1; then
-    echo "bench/posix.sh: ior $kind of $size through $door:" >&2
+  local access_path=$1 kind=$2 flag=$3 size=$4 log=$work/log
+  if ! through "$access_path" timeout 120 "${mpirun[@]}" -np 2 "$IOR_DIR/ior" -a POSIX -w -r -C -e $flag -t "$size" -b "$BLOCK" \
+    -o "$(place "$access_path")/ior" > "$log" 2>&1; then
+    echo "bench/posix.sh: ior $kind of $size through $access_path:" >&2
     tail -n 5 "$log" >&2
     return
   fi
   sed -nE 's/^(write|read) +([0-9.]+) .*/\1 \2/p' "$log" | while read -r metric value; do
-    note "$door" "ior $kind $size" "$metric" "$value"
+    note "$access_path" "ior $kind $size" "$metric" "$value"
   done
 }
 
 # Checks every byte, each rank those of another, and counts what was wrong.
 verify() {
-  local door=$1 kind=$2 flag=$3 size=$4 log=$work/log wrong=0
-  through "$door" timeout 120 "${mpirun[@]}" -np 2 "$IOR_DIR/ior" -a POSIX -w -W -r -R -C -e $flag -t "$size" -b 32m \
-    -o "$(place "$door")/ior" > "$log" 2>&1 || wrong=1
+  local access_path=$1 kind=$2 flag=$3 size=$4 log=$work/log wrong=0
+  through "$access_path" timeout 120 "${mpirun[@]}" -np 2 "$IOR_DIR/ior" -a POSIX -w -W -r -R -C -e $flag -t "$size" -b 32m \
+    -o "$(place "$access_path")/ior" > "$log" 2>&1 || wrong=1
   if grep -qiE 'errors? (found|detected)|data mismatch|incorrect' "$log"; then wrong=1; fi
   if [ $wrong != 0 ]; then tail -n 5 "$log" >&2; fi
-  note "$door" "ior verify $kind $size" wrong "$wrong"
+  note "$access_path" "ior verify $kind $size" wrong "$wrong"
 }
 
 for ((round = 0; round < rounds; round++)); do
@@ -178,16 +179,16 @@ for ((round = 0; round < rounds; round++)); do
     for kind in own shared; do
       has mdtest "$tests" || continue
       flag=$([ $kind = shared ] || echo -u)
-      for door in ${doors//,/ }; do metadata "$door" $processes $kind "$flag"; done
+      for access_path in ${access_paths//,/ }; do metadata "$access_path" $processes $kind "$flag"; done
     done
   done
   for size in 128k 1m; do
     for kind in shared own; do
       flag=$([ $kind = shared ] || echo -F)
-      for door in ${doors//,/ }; do
-        [ $door != temporary ] || continue
-        if has ior "$tests"; then data "$door" $kind "$flag" $size; fi
-        if has verify "$tests" && [ $round = 0 ]; then verify "$door" $kind "$flag" $size; fi
+      for access_path in ${access_paths//,/ }; do
+        [ $access_path != temporary ] || continue
+        if has ior "$tests"; then data "$access_path" $kind "$flag" $size; fi
+        if has verify "$tests" && [ $round = 0 ]; then verify "$access_path" $kind "$flag" $size; fi
       done
     done
   done

@@ -30,8 +30,8 @@ usage() {
   exit 2
 }
 
-door=${1:-} nodes=${2:-}
-case $door in run | mount) ;; *) usage ;; esac
+access=${1:-} nodes=${2:-}
+case $access in run | mount) ;; *) usage ;; esac
 case $nodes in '' | *[!0-9]*) usage ;; esac
 shift 2
 export SHORT=''
@@ -56,14 +56,14 @@ if [ -z "${SAMITE:-}" ]; then
 fi
 samite=$(realpath "$SAMITE")
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/samite-programs.XXXXXX")
-export SAMITE_RUNTIME_DIR=$scratch/run SAMITE_CLUSTER=programs SCRATCH=$scratch DOOR=$door
+export SAMITE_RUNTIME_DIR=$scratch/run SAMITE_CLUSTER=programs SCRATCH=$scratch ACCESS=$access
 unset SAMITE_MOUNT SAMITE_TRANSPORT
 # A program that takes longer hangs.
 SECONDS_MAX=${SECONDS_MAX:-300}
 
 clean_up() {
   kill "${disturber:-}" 2>/dev/null || true
-  if [ "$door" = mount ]; then
+  if [ "$access" = mount ]; then
     timeout 20 "$samite" umount "$scratch/mnt" 2>/dev/null || umount -l "$scratch/mnt" 2>/dev/null || true
   fi
   if [ -d "$SAMITE_RUNTIME_DIR/programs" ]; then timeout 60 "$samite" down >/dev/null || true; fi
@@ -74,7 +74,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
 timeout 60 "$samite" up --local "$nodes" --memory $((3072 / nodes))M ${MIRROR:+--mirror "$MIRROR"} ${COORDINATOR:+--coordinator "$COORDINATOR"} >/dev/null
-case $door in
+case $access in
   run) root=/samite ;;
   mount)
     root=$scratch/mnt
@@ -83,10 +83,10 @@ case $door in
     ;;
 esac
 
-# in_store PROGRAM: runs it through the door.
+# in_store PROGRAM: runs it through the access path.
 in_store() {
   local inside=(bash "$here/test-programs.sh" --inside "$1" "$root/$1" "$scratch/plain/$1")
-  if [ "$door" = run ]; then inside=("$samite" run --at "$root" -- "${inside[@]}"); fi
+  if [ "$access" = run ]; then inside=("$samite" run --at "$root" -- "${inside[@]}"); fi
   timeout --kill-after=10 "$SECONDS_MAX" "${inside[@]}" >"$scratch/log" 2>&1 </dev/null
 }
 
@@ -112,6 +112,6 @@ for program in "${wanted[@]}"; do
   fi
 done
 if [ -n "${KILL:-}" ]; then end_disturbing || failed=$((failed + 1)); fi
-echo "programs through $door on $nodes node(s): $passed passed, $failed failed"
+echo "programs through $access on $nodes node(s): $passed passed, $failed failed"
 if [ "$passed" = 0 ]; then echo 'no program was tried' >&2; fi
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

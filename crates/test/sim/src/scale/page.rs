@@ -9,20 +9,22 @@ use super::{COST, ScaleMetrics};
 pub fn page(all: &[ScaleMetrics]) -> String {
     let mut page = String::from(
         "# Scale\n\n\
-         How load, messages, failover and rebuild grow with the number of nodes: simulated nodes that run the store's own partitions, mirroring\n\
-         (two copies), coordinator and client, on a network model. Made by `cargo run -p samite-sim --release -- --scale 4..512`.\n\n",
+         This page shows how load, messages, failover and rebuild grow with the number of nodes. The nodes\n\
+         are simulated: they run the store's own partitions, mirroring (two copies), coordinator and client\n\
+         on a model of a network. `cargo run -p samite-sim --release -- --scale 4..512` makes the page.\n\n",
     );
     let _ = writeln!(
         page,
-        "The model: {} µs of latency, {:.1} Gbit/s in and out of each node, {} µs of work for each message at both ends. One node's share of the\n\
-         data is {} MiB (values are short in memory and count in full on the network).\n",
+        "The model has {} µs of latency, {:.1} Gbit/s in and out of each node, and {} µs of work for each\n\
+         message at both ends. One node's share of the data is {} MiB; values are short in memory and count\n\
+         in full on the network.\n",
         COST.latency.as_micros(),
         COST.bytes_per_s * 8.0 / 1e9,
         COST.per_message.as_micros(),
         all.first().map_or(0, |figures| figures.node_mib),
     );
     page.push_str(
-        "| nodes | partitions | primaries, most / mean | copies, most / mean | files, most / mean | second copies on | messages per create | failover ms | to the busiest heir | rebuild ms | without maps ms | map KiB | maps KiB |\n\
+        "| nodes | partitions | primaries, most / mean | copies, most / mean | files, most / mean | second copies on | messages per create | failover ms | to the busiest node | rebuild ms | without maps ms | map KiB | maps KiB |\n\
          |---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for figures in all {
@@ -46,18 +48,24 @@ pub fn page(all: &[ScaleMetrics]) -> String {
     }
     page.push_str(
         "\n![Rebuild and failover by nodes](scale.svg)\n\n\
-         - *Files*: 1,000 for each node, placed by the hash of their names; what the busiest node serves.\n\
-         - *Messages per create*: request, forward to the second copy, its acknowledgement, reply; retransmissions would count.\n\
-         - *Failover*: from a node's death until a map that gives each of its partitions another primary is in use. Most of it is the lease.\n\
-         - *To the busiest heir*: the share of the dead node's partitions that one other node leads then.\n\
+         - *Files*: each node brings 1,000 files, placed by the hash of their names; the column compares the\n\
+         busiest node with the mean.\n\
+         - *Messages per create*: the request, the forward to the second copy, its acknowledgement and the\n\
+         reply; retransmissions would count.\n\
+         - *Failover*: from a node's death until a map that gives each of its partitions another primary is\n\
+         in use. The lease takes most of this time.\n\
+         - *To the busiest node*: the share of the dead node's partitions that one other node leads\n\
+         afterwards.\n\
          - *Rebuild*: from `samite node remove --force` until every partition has two good copies again.\n\
-         - *Rebuild* falls as nodes are added, for more of them share the work, until each partition of the dead node has a source and a destination\n\
-           of its own (32 of them, at 64 nodes). From there on it takes what one partition takes on one link, and does not rise: nodes that know a\n\
-           map are told only what has changed since, and what comes within 2 ms is one map. Sending whole maps, 512 nodes took 235 ms.\n\
-         - *Without maps*: the same rebuild, if the coordinator's answers had no length. *Map* is the length of a whole one, *maps* what the leader sent\n\
-           during the rebuild, in KiB.\n\
-         - What the leader saves for each map is the whole of it: at most 1 MiB, which is one value in etcd (1.5 MiB are possible there). A node or dataset with\n\
-           which it would be longer is refused.\n",
+         - *Rebuild* falls as nodes are added, because more of them share the work, until each partition of\n\
+         the dead node has a source and a destination of its own (32 of them, at 64 nodes). From there on a\n\
+         rebuild takes as long as one partition takes on one link, and does not rise: the coordinator sends a\n\
+         node that knows a map only the changes since then, and puts all changes within 2 ms into one map.\n\
+         With whole maps, 512 nodes took 235 ms.\n\
+         - *Without maps*: the same rebuild, if the coordinator's answers had no length. *Map* is the length\n\
+         of a whole map, *maps* is what the leader sent during the rebuild, both in KiB.\n\
+         - For each map the leader saves the whole of it: at most 1 MiB, which is one value in etcd (1.5 MiB\n\
+         are possible there). The coordinator refuses a node or dataset that would make the map longer.\n",
     );
     page
 }
