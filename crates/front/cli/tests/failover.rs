@@ -60,12 +60,12 @@ fn run(samite: &Samite, mut command: Command) -> Said {
 }
 
 /// A way to the files: programs are run with it.
-struct Door {
+struct AccessPath {
     path: PathBuf,
     is_interposed: bool,
 }
 
-impl Door {
+impl AccessPath {
     fn run(&self, samite: &Samite, program: &str, args: &[&OsStr]) -> Said {
         let mut command = match self.is_interposed {
             false => Command::new(program),
@@ -81,7 +81,7 @@ fn content(number: usize) -> String {
 }
 
 /// A cluster of three with files, and the access paths that there are here.
-fn up(mirror: &str, coordinator: &str) -> (Samite, Vec<Door>) {
+fn up(mirror: &str, coordinator: &str) -> (Samite, Vec<AccessPath>) {
     let samite = Samite::new();
     let sizes = ["up", "--local", "3", "--memory", "64M"];
     samite.ok(sizes.iter().chain(&["--mirror", mirror, "--coordinator", coordinator]));
@@ -89,17 +89,17 @@ fn up(mirror: &str, coordinator: &str) -> (Samite, Vec<Door>) {
     for number in 0..FILES {
         samite.ok_with(["put", "-", &format!("/dir/f{number}")], content(number).as_bytes());
     }
-    let mut doors = vec![Door { path: "/samite/dir".into(), is_interposed: true }];
+    let mut accesses = vec![AccessPath { path: "/samite/dir".into(), is_interposed: true }];
     if samite_testkit::is_fuse_there() {
         let path = samite.scratch().join("store");
         fs::create_dir(&path).unwrap();
         // Uncached, so that the store is asked each time.
         samite.ok(["mount", "--uncached", path.to_str().unwrap()]);
-        doors.push(Door { path: path.join("dir"), is_interposed: false });
+        accesses.push(AccessPath { path: path.join("dir"), is_interposed: false });
     } else {
         samite_testkit::skip_part(samite_testkit::FUSE);
     }
-    (samite, doors)
+    (samite, accesses)
 }
 
 /// `ls -l` as a name and a size for each file.
@@ -115,15 +115,15 @@ fn listed(said: &str) -> Vec<(String, usize)> {
 
 /// One round of programs over an access path: returns the errors in their output, in words; none of
 /// them hangs.
-fn round(samite: &Samite, door: &Door, number: usize) -> Vec<String> {
-    let file = door.path.join(format!("f{number}"));
+fn round(samite: &Samite, access: &AccessPath, number: usize) -> Vec<String> {
+    let file = access.path.join(format!("f{number}"));
     let mut wrong = Vec::new();
     let mut all: Vec<_> =
         (0..FILES).map(|number| (format!("f{number}"), content(number).len())).collect();
     all.sort();
-    let ls = door.run(samite, "ls", &["-l".as_ref(), door.path.as_os_str()]);
-    let stat = door.run(samite, "stat", &["-c".as_ref(), "%s".as_ref(), file.as_os_str()]);
-    let cat = door.run(samite, "cat", &[file.as_os_str()]);
+    let ls = access.run(samite, "ls", &["-l".as_ref(), access.path.as_os_str()]);
+    let stat = access.run(samite, "stat", &["-c".as_ref(), "%s".as_ref(), file.as_os_str()]);
+    let cat = access.run(samite, "cat", &[file.as_os_str()]);
     let rights = [
         ls.is_content && listed(&ls.out) == all,
         stat.is_content && stat.out.trim() == content(number).len().to_string(),
@@ -141,16 +141,16 @@ fn round(samite: &Samite, door: &Door, number: usize) -> Vec<String> {
 
 #[test]
 fn programs_see_a_pause_while_a_mirrored_node_dies() {
-    let (samite, doors) = up("2", "replicated");
-    for door in &doors {
-        assert_eq!(round(&samite, door, 1), [] as [String; 0]);
+    let (samite, accesses) = up("2", "replicated");
+    for access in &accesses {
+        assert_eq!(round(&samite, access, 1), [] as [String; 0]);
     }
     kill(samite.pids("default")[VICTIM]);
     let begun = Instant::now();
     let mut number = 0;
     while number == 0 || begun.elapsed() < LOOK_FOR {
-        for door in &doors {
-            assert_eq!(round(&samite, door, number % FILES), [] as [String; 0]);
+        for access in &accesses {
+            assert_eq!(round(&samite, access, number % FILES), [] as [String; 0]);
         }
         number += 1;
     }
@@ -158,12 +158,12 @@ fn programs_see_a_pause_while_a_mirrored_node_dies() {
 
 #[test]
 fn programs_get_an_error_and_do_not_hang_when_an_unmirrored_node_dies() {
-    let (samite, doors) = up("1", "embedded");
+    let (samite, accesses) = up("1", "embedded");
     kill(samite.pids("default")[VICTIM]);
-    for door in &doors {
+    for access in &accesses {
         let mut wrong = Vec::new();
         for number in 0..FILES {
-            wrong.extend(round(&samite, door, number));
+            wrong.extend(round(&samite, access, number));
         }
         // A third of the files was there, and a part of the directory.
         assert!(!wrong.is_empty());
@@ -172,12 +172,12 @@ fn programs_get_an_error_and_do_not_hang_when_an_unmirrored_node_dies() {
 }
 
 /// `flock FILE PROGRAM` over an access path, begun.
-fn locks(samite: &Samite, door: &Door, file: usize, program: &str) -> Child {
-    let mut command = match door.is_interposed {
+fn locks(samite: &Samite, access: &AccessPath, file: usize, program: &str) -> Child {
+    let mut command = match access.is_interposed {
         false => Command::new("flock"),
         true => samite.interposed("flock"),
     };
-    command.arg(door.path.join(format!("f{file}"))).arg(program);
+    command.arg(access.path.join(format!("f{file}"))).arg(program);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
 }
 
@@ -204,17 +204,17 @@ fn who_waits_for_a_lock_gets_it_after_a_node_has_died_and_come_back() {
     if !samite_testkit::has("flock") || !samite_testkit::has("etcd") {
         return;
     }
-    let (samite, doors) = up("2", "etcd");
+    let (samite, accesses) = up("2", "etcd");
     let files = 0..4;
     // Each ends with its standard input.
     let mut holders: Vec<Child> =
-        files.clone().map(|file| locks(&samite, &doors[0], file, "cat")).collect();
+        files.clone().map(|file| locks(&samite, &accesses[0], file, "cat")).collect();
     std::thread::sleep(LOOKS);
-    let through = |door| files.clone().map(move |file| (door, file));
-    let mut waiters: Vec<Child> = doors
+    let through = |access| files.clone().map(move |file| (access, file));
+    let mut waiters: Vec<Child> = accesses
         .iter()
         .flat_map(through)
-        .map(|(door, file)| locks(&samite, door, file, "true"))
+        .map(|(access, file)| locks(&samite, access, file, "true"))
         .collect();
     std::thread::sleep(LOOKS);
     kill(samite.pids("default")[FIRST]);

@@ -136,11 +136,11 @@ fn shell(samite: &Samite, is_interposed: bool, line: &str) -> (String, bool) {
 fn files_that_may_be_lost_are_not_said_to_be_missing() {
     let (samite, _) = with_half();
     let mount = samite.scratch().join("mount");
-    let mut doors = vec![("/samite/d".to_owned(), true)];
+    let mut accesses = vec![("/samite/d".to_owned(), true)];
     if samite_testkit::is_fuse_there() {
         std::fs::create_dir(&mount).unwrap();
         samite.ok(["mount", mount.to_str().unwrap()]);
-        doors.push((format!("{}/d", mount.display()), false));
+        accesses.push((format!("{}/d", mount.display()), false));
     }
     // By the library: the entries that are there, and then the error.
     let output = samite.command(["ls", "/d"]).output().unwrap();
@@ -154,7 +154,7 @@ fn files_that_may_be_lost_are_not_said_to_be_missing() {
     for args in [["cat", &format!("/d/{one}")], ["mkdir", &format!("/d/{one}")]] {
         assert!(samite.fails(6, args).contains("samite acknowledge-loss"));
     }
-    for (dir, is_interposed) in &doors {
+    for (dir, is_interposed) in &accesses {
         let is_eio = |line: String| {
             let (said, is_content) = shell(&samite, *is_interposed, &line);
             assert!(!is_content && said.contains("Input/output error"), "{line}: {said}");
@@ -174,17 +174,17 @@ fn files_that_may_be_lost_are_not_said_to_be_missing() {
         assert!(is_content && said == "content", "{said}");
     }
     samite.ok(["acknowledge-loss", "files"]);
-    for (dir, is_interposed) in &doors {
+    for (dir, is_interposed) in &accesses {
         let line = format!("ls {dir} && ! stat {dir}/{one}");
         let (said, is_content) = shell(&samite, *is_interposed, &line);
         assert!(is_content && said.contains("No such file or directory"), "{line}: {said}");
     }
     // A new file is in no one's way: no inode number comes twice.
-    for (number, (dir, is_interposed)) in doors.iter().enumerate() {
+    for (number, (dir, is_interposed)) in accesses.iter().enumerate() {
         let line = format!("for i in {{1..20}}; do echo $i > {dir}/new{number}-$i || exit 1; done");
         assert_eq!(shell(&samite, *is_interposed, &line), (String::new(), true));
     }
-    for (dir, is_interposed) in &doors {
+    for (dir, is_interposed) in &accesses {
         let line = format!("ls -i {dir} | awk '{{ print $1 }}' | sort | uniq -d");
         assert_eq!(shell(&samite, *is_interposed, &line), (String::new(), true));
         let (said, is_content) = shell(&samite, *is_interposed, &format!("cat {dir}/*"));
@@ -194,7 +194,7 @@ fn files_that_may_be_lost_are_not_said_to_be_missing() {
     assert_eq!(shell(&samite, true, &line), ("x\n".to_owned(), true));
     samite.ok(["mkdir", &format!("/d/{other}")]);
     samite.fails(4, ["cat", &format!("/d/{}", gone.last().unwrap())]);
-    if doors.len() > 1 {
+    if accesses.len() > 1 {
         samite.ok(["umount", mount.to_str().unwrap()]);
     }
     samite.ok(["down"]);

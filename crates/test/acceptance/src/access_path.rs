@@ -176,7 +176,7 @@ fn done(answer: CallAnswer) -> Result<(), Refused> {
 fn refused<T>(answer: CallAnswer) -> Result<T, Refused> {
     match answer {
         CallAnswer::Failed(errno) => Err(errno),
-        other => panic!("a door gave the answer of another call: {other:?}"),
+        other => panic!("an access path gave the answer of another call: {other:?}"),
     }
 }
 

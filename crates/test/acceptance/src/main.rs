@@ -17,13 +17,13 @@ use samite_client::Client;
 use samite_client::runtime::DEFAULT_CLUSTER;
 
 #[derive(Parser)]
-struct TrustArgs {
+struct AcceptanceArgs {
     #[command(subcommand)]
-    command: TrustCommand,
+    command: AcceptanceCommand,
 }
 
 #[derive(Subcommand)]
-enum TrustCommand {
+enum AcceptanceCommand {
     /// Make calls for a test, which come on standard input
     Serve {
         /// Files below this directory; without it, those of the store by the library
@@ -135,13 +135,12 @@ enum TrustCommand {
 }
 
 fn main() -> ExitCode {
-    let done = match TrustArgs::parse().command {
-        TrustCommand::Serve { root } => {
-            door(root).and_then(|mut door| serve(&mut *door).map_err(|error| error.to_string()))
-        }
-        TrustCommand::Work { root } => door(root)
-            .and_then(|mut door| worker::run(&mut *door).map_err(|error| error.to_string())),
-        TrustCommand::Stress { seconds, seed, nodes, mirror, round_milliseconds, workers } => {
+    let done = match AcceptanceArgs::parse().command {
+        AcceptanceCommand::Serve { root } => access_path(root)
+            .and_then(|mut access| serve(&mut *access).map_err(|error| error.to_string())),
+        AcceptanceCommand::Work { root } => access_path(root)
+            .and_then(|mut access| worker::run(&mut *access).map_err(|error| error.to_string())),
+        AcceptanceCommand::Stress { seconds, seed, nodes, mirror, round_milliseconds, workers } => {
             ways(&workers).and_then(|workers| {
                 let round = Duration::from_millis(round_milliseconds);
                 let length = Duration::from_secs(seconds);
@@ -149,28 +148,28 @@ fn main() -> ExitCode {
                 stress(&StressPlan { nodes, mirror, workers, length, round, seed })
             })
         }
-        TrustCommand::FuzzSocket { seconds, seed } => {
+        AcceptanceCommand::FuzzSocket { seconds, seed } => {
             fuzz_socket(Duration::from_secs(seconds), seed.unwrap_or_else(clock))
         }
-        TrustCommand::ChaosWork { number, of, seed, gets_full } => {
+        AcceptanceCommand::ChaosWork { number, of, seed, gets_full } => {
             Client::from_runtime(DEFAULT_CLUSTER)
                 .map_err(|error| error.to_string())
                 .and_then(|client| chaos::worker::run(&client, (number, of), seed, gets_full))
                 .map(|told| told.tell())
         }
-        TrustCommand::ChaosFiles { root, number, seed, gets_full } => door(root)
-            .and_then(|mut door| {
+        AcceptanceCommand::ChaosFiles { root, number, seed, gets_full } => access_path(root)
+            .and_then(|mut access| {
                 let is_over = chaos::worker::until_input_ends();
-                chaos::files::run(&mut *door, (number, seed), gets_full, &is_over)
+                chaos::files::run(&mut *access, (number, seed), gets_full, &is_over)
             })
             .map(|told| told.tell()),
-        TrustCommand::ChaosFill { root, number } => door(root)
-            .and_then(|mut door| {
+        AcceptanceCommand::ChaosFill { root, number } => access_path(root)
+            .and_then(|mut access| {
                 let is_over = chaos::worker::until_input_ends();
-                chaos::files::fill(&mut *door, number, &is_over)
+                chaos::files::fill(&mut *access, number, &is_over)
             })
             .map(|told| told.tell()),
-        TrustCommand::Chaos { runs, seed, nodes, mirror, coordinator, fault, times, keep } => {
+        AcceptanceCommand::Chaos { runs, seed, nodes, mirror, coordinator, fault, times, keep } => {
             let first = seed.unwrap_or_else(clock);
             let plan = |run| {
                 let seed = first + run;
@@ -188,7 +187,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn door(root: Option<String>) -> Result<Box<dyn AccessPath>, String> {
+fn access_path(root: Option<String>) -> Result<Box<dyn AccessPath>, String> {
     if let Some(root) = root {
         return Ok(Box::new(PosixPath::new(&root)));
     }

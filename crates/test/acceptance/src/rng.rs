@@ -2,9 +2,9 @@
 
 /// `SplitMix64`: small, and the same everywhere.
 #[derive(Clone, Debug)]
-pub struct TrustRng(u64);
+pub struct AcceptanceRng(u64);
 
-impl TrustRng {
+impl AcceptanceRng {
     /// Starts at `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Self {

@@ -138,7 +138,7 @@ impl AcceptanceStage {
     /// It does not start.
     #[must_use]
     pub fn access_path(&self, way: StagePath) -> AgentPath {
-        AgentPath::start(self.helper(way, &["serve"])).expect("start a door")
+        AgentPath::start(self.helper(way, &["serve"])).expect("start an access path")
     }
 
     /// Starts a node again that was killed, and waits until it has everything it is to have.

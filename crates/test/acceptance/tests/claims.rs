@@ -26,7 +26,7 @@ fn every_claim_has_a_test_and_every_test_a_claim() {
 }
 
 #[test]
-fn claims_hold_through_all_doors() {
+fn claims_hold_through_all_access_paths() {
     let _watchdog = TestWatchdog::new("claims", Duration::from_secs(300));
     let stage = AcceptanceStage::start(2, "256M", &common::helper()).unwrap();
     let only = std::env::var("CLAIM").ok();
@@ -38,8 +38,8 @@ fn claims_hold_through_all_doors() {
         let pairs = StagePath::ALL.iter().flat_map(|one| StagePath::ALL.map(|other| [*one, other]));
         for (index, ways) in pairs.enumerate() {
             let dir = format!("/{}-{index}", claim.id);
-            let mut doors: [AgentPath; 2] = ways.map(|way| stage.access_path(way));
-            let [one, other] = &mut doors;
+            let mut accesses: [AgentPath; 2] = ways.map(|way| stage.access_path(way));
+            let [one, other] = &mut accesses;
             let mut scene = ClaimScene::new(&stage, ways, (one, other), &dir);
             if catch_unwind(AssertUnwindSafe(|| (claim.test)(&mut scene))).is_err() {
                 broken.push(format!("{} by {ways:?}", claim.id));
@@ -50,7 +50,7 @@ fn claims_hold_through_all_doors() {
 }
 
 #[test]
-fn mirrored_records_outlive_a_node_through_all_doors() {
+fn mirrored_records_outlive_a_node_through_all_access_paths() {
     const MIRROR: u8 = 2;
     let _watchdog = TestWatchdog::new("claims of mirrors", Duration::from_secs(300));
     let stage = AcceptanceStage::mirrored(3, MIRROR, "256M", &common::helper()).unwrap();
@@ -58,8 +58,8 @@ fn mirrored_records_outlive_a_node_through_all_doors() {
     let mut broken = Vec::new();
     for (index, one) in StagePath::ALL.into_iter().enumerate() {
         let ways = [one, StagePath::ALL[(index + 1) % StagePath::ALL.len()]];
-        let mut doors: [AgentPath; 2] = ways.map(|way| stage.access_path(way));
-        let [one, other] = &mut doors;
+        let mut accesses: [AgentPath; 2] = ways.map(|way| stage.access_path(way));
+        let [one, other] = &mut accesses;
         let mut after = Vec::new();
         for claim in claims::mirrored() {
             if only.as_deref().is_none_or(|only| only == claim.id) {

@@ -55,22 +55,22 @@ fn a_dead_daemon_leaves_a_mount_that_ends_and_begins_again() {
     let _watchdog = TestWatchdog::new("dead daemon", LIMIT);
     let stage = AcceptanceStage::start(1, "128M", &common::helper()).unwrap();
     let mount = stage.mount_point().display().to_string();
-    let mut door = stage.access_path(StagePath::Mount);
-    door.put("/f", b"before").unwrap();
-    let file = door.open("/open", O_CREAT | O_RDWR).unwrap();
-    door.write(file, 0, b"held").unwrap();
+    let mut access = stage.access_path(StagePath::Mount);
+    access.put("/f", b"before").unwrap();
+    let file = access.open("/open", O_CREAT | O_RDWR).unwrap();
+    access.write(file, 0, b"held").unwrap();
     kill_daemon(&stage);
-    assert!(door.get("/f").is_err(), "a mount without a daemon answers");
+    assert!(access.get("/f").is_err(), "a mount without a daemon answers");
     assert!(!ends("ls", &[&mount]));
     assert!(!ends("df", &[&mount]));
-    drop(door);
+    drop(access);
     stage.unmount().unwrap();
     assert!(ends("ls", &[&mount]), "the directory below the mount is there again");
     assert_eq!(stage.access_path(StagePath::Preload).get("/open"), Ok(b"held".into()));
     stage.mount().unwrap();
-    let mut door = stage.access_path(StagePath::Mount);
-    assert_eq!(door.get("/f"), Ok(b"before".into()));
-    door.put("/f", b"after").unwrap();
+    let mut access = stage.access_path(StagePath::Mount);
+    assert_eq!(access.get("/f"), Ok(b"before".into()));
+    access.put("/f", b"after").unwrap();
 }
 
 #[test]
@@ -96,10 +96,10 @@ fn a_daemon_that_dies_under_load_leaves_no_process_behind() {
     }
     stage.unmount().unwrap();
     stage.mount().unwrap();
-    let mut door = stage.access_path(StagePath::Mount);
-    for name in door.list("/").unwrap() {
-        door.get(&format!("/{name}")).unwrap();
-        door.unlink(&format!("/{name}")).unwrap();
+    let mut access = stage.access_path(StagePath::Mount);
+    for name in access.list("/").unwrap() {
+        access.get(&format!("/{name}")).unwrap();
+        access.unlink(&format!("/{name}")).unwrap();
     }
 }
 
@@ -147,17 +147,17 @@ fn children_of(pid: u32) -> Vec<i32> {
 }
 
 /// Removes a tree, as often as others that are just dying add to it.
-fn remove(door: &mut dyn AccessPath, dir: &str) {
+fn remove(access: &mut dyn AccessPath, dir: &str) {
     for _ in 0..100 {
-        for name in door.list(dir).unwrap() {
+        for name in access.list(dir).unwrap() {
             let path = format!("{dir}/{name}");
-            match door.unlink(&path) {
-                Err(libc::EISDIR) => remove(door, &path),
+            match access.unlink(&path) {
+                Err(libc::EISDIR) => remove(access, &path),
                 Ok(()) | Err(libc::ENOENT) => {}
                 Err(errno) => panic!("unlink {path}: {}", errno_text(errno)),
             }
         }
-        match door.rmdir(dir) {
+        match access.rmdir(dir) {
             Ok(()) | Err(libc::ENOENT) => return,
             Err(libc::ENOTEMPTY) => std::thread::sleep(Duration::from_millis(20)),
             Err(errno) => panic!("rmdir {dir}: {}", errno_text(errno)),
@@ -170,23 +170,23 @@ fn remove(door: &mut dyn AccessPath, dir: &str) {
 fn a_dead_node_takes_only_its_own_with_it() {
     let _watchdog = TestWatchdog::new("dead node", LIMIT);
     let stage = AcceptanceStage::start(3, "128M", &common::helper()).unwrap();
-    let mut doors = StagePath::ALL.map(|way| stage.access_path(way));
+    let mut accesses = StagePath::ALL.map(|way| stage.access_path(way));
     for index in 0..60 {
-        doors[index % 3].put(&format!("/f{index}"), &[7; 3000]).unwrap();
+        accesses[index % 3].put(&format!("/f{index}"), &[7; 3000]).unwrap();
     }
     stage.kill_node(NodeId(2)).unwrap();
-    for (door, way) in doors.iter_mut().zip(StagePath::ALL) {
+    for (access, way) in accesses.iter_mut().zip(StagePath::ALL) {
         let start = Instant::now();
-        let answers: Vec<_> = (0..60).map(|index| door.get(&format!("/f{index}"))).collect();
+        let answers: Vec<_> = (0..60).map(|index| access.get(&format!("/f{index}"))).collect();
         let (right, wrong): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
         assert!(right.iter().all(|data| data.as_deref() == Ok(&[7; 3000][..])), "{way:?}");
         assert!(wrong.iter().all(|wrong| *wrong == Err(libc::EIO)), "{way:?}: {wrong:?}");
         assert!(!right.is_empty(), "{way:?}: nothing is left: {wrong:?}");
         assert!(!wrong.is_empty(), "{way:?}: nothing is gone");
         assert!(start.elapsed() < Duration::from_secs(60), "{way:?}: waits for a dead node");
-        let made = (0..60).filter(|index| door.put(&format!("/{way:?}{index}"), b"x").is_ok());
+        let made = (0..60).filter(|index| access.put(&format!("/{way:?}{index}"), b"x").is_ok());
         assert!(made.count() > 10, "{way:?}: the other nodes take nothing new");
     }
-    drop(doors);
+    drop(accesses);
     stage.unmount().unwrap();
 }

@@ -9,7 +9,7 @@ use samite_acceptance::stage::{StagePath, TestWatchdog};
 use samite_acceptance::stress::driver::{StressPlan, run};
 
 #[test]
-fn eight_processes_by_both_doors_agree_with_the_model() {
+fn eight_processes_by_both_access_paths_agree_with_the_model() {
     let _watchdog = TestWatchdog::new("stress", Duration::from_secs(240));
     let plan = StressPlan {
         nodes: 2,

@@ -67,10 +67,10 @@ impl AccessPath for AgentPath {
 ///
 /// # Errors
 /// The peer is gone in the middle of a message.
-pub fn serve(door: &mut dyn AccessPath) -> io::Result<()> {
+pub fn serve(access: &mut dyn AccessPath) -> io::Result<()> {
     let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
     while let Some(call) = receive(&mut input)? {
-        send(&mut output, &door.call(call))?;
+        send(&mut output, &access.call(call))?;
     }
     Ok(())
 }

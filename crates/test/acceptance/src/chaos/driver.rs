@@ -15,7 +15,7 @@ use super::evidence::ChaosEvidence;
 use super::members;
 use super::worker::{COUNTER, DATASET, parse};
 use crate::access_path::library;
-use crate::rng::TrustRng;
+use crate::rng::AcceptanceRng;
 use crate::stage::{AcceptanceStage, StagePath};
 use crate::timeline::{Timeline, stamp};
 use crate::whole;
@@ -113,7 +113,7 @@ struct ChaosRun<'a> {
     plan: &'a ChaosPlan,
     stage: AcceptanceStage,
     client: Client,
-    rng: TrustRng,
+    rng: AcceptanceRng,
     /// Nodes that have not had a fault yet, in the order in which they get one.
     victims: Vec<u32>,
     workers: ChaosWorkers,
@@ -138,7 +138,7 @@ pub fn run(plan: &ChaosPlan, helper: &Path, keep: &Path) -> Result<ChaosSummary,
     let options = ClientOptions { redundancy: Redundancy(plan.mirror), ..ClientOptions::default() };
     let client = stage.cluster.client(options).map_err(|error| error.to_string())?;
     let (rng, workers, timeline) =
-        (TrustRng::new(plan.seed), ChaosWorkers::default(), Timeline::default());
+        (AcceptanceRng::new(plan.seed), ChaosWorkers::default(), Timeline::default());
     let victims = Vec::new();
     let mut run = ChaosRun { plan, stage, client, rng, victims, workers, timeline };
     run.go().map_err(|wrong| {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::worker::{WorkerReport, count_of, record, value};
 use crate::access_path::{AccessPath, Refused};
-use crate::rng::TrustRng;
+use crate::rng::AcceptanceRng;
 
 /// Files that each process writes.
 const FILES: u64 = 6;
@@ -19,9 +19,9 @@ const STAYS_FULL: Duration = Duration::from_millis(700);
 
 /// The knowledge of one process of its files.
 struct FileWorker<'d> {
-    door: &'d mut dyn AccessPath,
+    access: &'d mut dyn AccessPath,
     number: u64,
-    rng: TrustRng,
+    rng: AcceptanceRng,
     /// Which content each of its files has; 0: it was never written.
     files: Vec<u64>,
     /// Records appended to its log.
@@ -36,14 +36,14 @@ struct FileWorker<'d> {
 /// # Errors
 /// The error, in words.
 pub fn run(
-    door: &mut dyn AccessPath,
+    access: &mut dyn AccessPath,
     (number, seed): (u64, u64),
     gets_full: bool,
     is_over: &AtomicBool,
 ) -> Result<WorkerReport, String> {
-    let (rng, told) = (TrustRng::new(seed ^ (number << 32)), WorkerReport::default());
+    let (rng, told) = (AcceptanceRng::new(seed ^ (number << 32)), WorkerReport::default());
     let files = vec![0; FILES as usize];
-    let mut worker = FileWorker { door, number, rng, files, appended: 0, told, gets_full };
+    let mut worker = FileWorker { access, number, rng, files, appended: 0, told, gets_full };
     while !is_over.load(Ordering::Relaxed) {
         let file = worker.rng.below(FILES);
         match worker.rng.below(4) {
@@ -63,13 +63,13 @@ pub fn run(
 /// # Errors
 /// The error, in words.
 pub fn fill(
-    door: &mut dyn AccessPath,
+    access: &mut dyn AccessPath,
     number: u64,
     is_over: &AtomicBool,
 ) -> Result<WorkerReport, String> {
     let mut told = WorkerReport::default();
     let directory = format!("/fill-{number}");
-    told.call("make a directory", || done(door.mkdir(&directory)))?;
+    told.call("make a directory", || done(access.mkdir(&directory)))?;
     let (mut next, mut there) = (0, Vec::new());
     while !is_over.load(Ordering::Relaxed) {
         let mut refused = 0;
@@ -78,13 +78,13 @@ pub fn fill(
             let path = format!("{directory}/{next}");
             let filling = filling(next);
             let written =
-                told.call(&format!("write {path}"), || room(door.put(&path, &filling)))?;
+                told.call(&format!("write {path}"), || room(access.put(&path, &filling)))?;
             if written {
                 there.push(next);
                 refused = 0;
             } else {
                 refused += 1;
-                remove(door, &path, &mut told)?;
+                remove(access, &path, &mut told)?;
             }
         }
         told.full += u64::from(refused == FULL);
@@ -96,12 +96,12 @@ pub fn fill(
         let is_last = is_over.load(Ordering::Relaxed);
         for (index, file) in std::mem::take(&mut there).into_iter().enumerate() {
             let path = format!("{directory}/{file}");
-            let found = told.call(&format!("read {path}"), || done(door.get(&path)))?;
+            let found = told.call(&format!("read {path}"), || done(access.get(&path)))?;
             if found != filling(file) {
                 return Err(format!("{path}: {} bytes, and not those written", found.len()));
             }
             if is_last || index % 2 == 0 {
-                remove(door, &path, &mut told)?;
+                remove(access, &path, &mut told)?;
             } else {
                 there.push(file);
             }
@@ -127,8 +127,8 @@ fn room(result: Result<(), Refused>) -> Result<bool, String> {
 }
 
 /// Removes a file, if it is there.
-fn remove(door: &mut dyn AccessPath, path: &str, told: &mut WorkerReport) -> Result<(), String> {
-    told.call(&format!("remove {path}"), || match door.unlink(path) {
+fn remove(access: &mut dyn AccessPath, path: &str, told: &mut WorkerReport) -> Result<(), String> {
+    told.call(&format!("remove {path}"), || match access.unlink(path) {
         Err(libc::ENOENT) => Ok(()),
         result => done(result),
     })
@@ -153,14 +153,14 @@ impl FileWorker<'_> {
         self.check(file)?;
         let (path, count) = (self.path(file), self.files[file as usize] + 1);
         let (new, bytes) = (format!("{path}.new"), value(self.number, file, count));
-        let Self { door, told, .. } = self;
-        let written = told.call(&format!("write {new}"), || room(door.put(&new, &bytes)))?;
+        let Self { access, told, .. } = self;
+        let written = told.call(&format!("write {new}"), || room(access.put(&new, &bytes)))?;
         let is_there =
-            written && told.call(&format!("rename {new}"), || room(door.rename(&new, &path)))?;
+            written && told.call(&format!("rename {new}"), || room(access.rename(&new, &path)))?;
         if is_there {
             self.files[file as usize] = count;
         } else {
-            remove(&mut **door, &new, told)?;
+            remove(&mut **access, &new, told)?;
         }
         self.has_room(is_there, &path).map(drop)
     }
@@ -170,8 +170,8 @@ impl FileWorker<'_> {
         if count == 0 {
             return Ok(());
         }
-        let Self { door, told, .. } = self;
-        let found = told.call(&format!("read {path}"), || done(door.get(&path)))?;
+        let Self { access, told, .. } = self;
+        let found = told.call(&format!("read {path}"), || done(access.get(&path)))?;
         if found == value(self.number, file, count) {
             return Ok(());
         }
@@ -182,15 +182,15 @@ impl FileWorker<'_> {
     fn append(&mut self) -> Result<(), String> {
         let (path, bytes) = (self.log(), record(self.number, self.appended));
         let flags = libc::O_CREAT | libc::O_APPEND | libc::O_WRONLY;
-        let Self { door, told, .. } = self;
+        let Self { access, told, .. } = self;
         let appended = told.call(&format!("append to {path}"), || {
-            let file = match door.open(&path, flags) {
+            let file = match access.open(&path, flags) {
                 Err(libc::ENOSPC) => return Ok(false),
                 file => done(file)?,
             };
-            let appended = room(door.append(file, &bytes));
+            let appended = room(access.append(file, &bytes));
             // A close that fails for want of space tells of earlier writes.
-            let closed = room(door.close(file));
+            let closed = room(access.close(file));
             Ok(appended? && closed?)
         })?;
         self.appended += u64::from(appended);
@@ -204,8 +204,8 @@ impl FileWorker<'_> {
         let path = self.log();
         let wanted: Vec<u8> =
             (0..self.appended).flat_map(|count| record(self.number, count)).collect();
-        let Self { door, told, .. } = self;
-        let found = told.call(&format!("read {path}"), || done(door.get(&path)))?;
+        let Self { access, told, .. } = self;
+        let found = told.call(&format!("read {path}"), || done(access.get(&path)))?;
         if found == wanted {
             return Ok(());
         }

@@ -12,7 +12,7 @@ use samite_types::ErrorKind;
 
 use crate::access_path::AccessPath;
 use crate::access_path::library::LibraryPath;
-use crate::rng::TrustRng;
+use crate::rng::AcceptanceRng;
 use crate::timeline::stamp;
 
 /// Keys that each process writes.
@@ -104,7 +104,7 @@ struct ChaosWorker {
     of: u64,
     kv: KvView,
     files: LibraryPath,
-    rng: TrustRng,
+    rng: AcceptanceRng,
     /// Number that each of its keys and files has; a key or file that is not here was never
     /// written.
     keys: HashMap<u64, u64>,
@@ -130,7 +130,7 @@ pub fn run(
 ) -> Result<WorkerReport, String> {
     let kv = KvView::new(client.dataset(DATASET).map_err(|error| error.to_string())?);
     let files = LibraryPath::open(client).map_err(|error| error.to_string())?;
-    let rng = TrustRng::new(seed ^ (number << 32));
+    let rng = AcceptanceRng::new(seed ^ (number << 32));
     let mut worker = ChaosWorker {
         number,
         of,

@@ -5,7 +5,7 @@ use libc::{ENXIO, O_APPEND, O_CREAT, O_RDONLY, O_RDWR, O_WRONLY};
 use super::ClaimScene;
 use crate::access_path::errno_text;
 use crate::call::FileCall;
-use crate::rng::TrustRng;
+use crate::rng::AcceptanceRng;
 
 type Test = (&'static str, fn(&mut ClaimScene<'_>));
 
@@ -38,7 +38,7 @@ fn written_is_read(scene: &mut ClaimScene<'_>) {
     let path = scene.path("f");
     let writer = scene.one.create(&path).expect("create");
     let reader = scene.other.open(&path, O_RDONLY).expect("open");
-    let mut rng = TrustRng::new(1);
+    let mut rng = AcceptanceRng::new(1);
     for (offset, len) in SPANS {
         let data = rng.bytes(len);
         scene.one.write(writer, offset, &data).expect("write");
@@ -182,7 +182,7 @@ fn fsync_has_nothing_to_add(scene: &mut ClaimScene<'_>) {
     let path = scene.path("f");
     let mut victim = scene.victim();
     let file = crate::access_path::AccessPath::create(&mut victim, &path).expect("create");
-    let data = TrustRng::new(2).bytes(300_000);
+    let data = AcceptanceRng::new(2).bytes(300_000);
     crate::access_path::AccessPath::write(&mut victim, file, 0, &data).expect("write");
     victim.kill();
     let found = scene.other.get(&path).unwrap_or_else(|errno| panic!("{}", errno_text(errno)));

@@ -26,8 +26,8 @@ pub const CLAIMS: &[Test] = &[
     ("modes-are-kept", modes_are_kept),
 ];
 
-fn rename(door: &mut dyn AccessPath, from: &str, to: &str, flags: u32) -> Result<(), i32> {
-    door.run(FileCall::Rename { from: from.into(), to: to.into(), flags })
+fn rename(access: &mut dyn AccessPath, from: &str, to: &str, flags: u32) -> Result<(), i32> {
+    access.run(FileCall::Rename { from: from.into(), to: to.into(), flags })
 }
 
 fn made_is_seen(scene: &mut ClaimScene<'_>) {
@@ -174,8 +174,8 @@ fn whiteout_is_left(scene: &mut ClaimScene<'_>) {
     scene.one.mkdir(&dir).expect("mkdir");
     for (old, new) in [(&from, &to), (&dir, &scene.path("moved"))] {
         rename(scene.other, old, new, libc::RENAME_WHITEOUT).expect("rename");
-        for door in [&mut *scene.one, &mut *scene.other] {
-            let left = door.facts(old).expect("something is there");
+        for access in [&mut *scene.one, &mut *scene.other] {
+            let left = access.facts(old).expect("something is there");
             assert_eq!((left.kind, left.mode, left.size), (FileKindSeen::Other, 0, 0));
         }
     }

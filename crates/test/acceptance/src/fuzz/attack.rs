@@ -13,7 +13,7 @@ use samite_types::{ClientId, Deadline};
 
 use super::record::FrameRecording;
 use super::{FuzzCounts, mutate};
-use crate::rng::TrustRng;
+use crate::rng::AcceptanceRng;
 
 /// Longest time that a node may take to make room for more; then this connection is given up.
 const STUCK: Duration = Duration::from_millis(200);
@@ -28,7 +28,7 @@ pub struct FrameAttacker<'a> {
     key: ClusterKey,
     holds_key: bool,
     recording: &'a FrameRecording,
-    rng: TrustRng,
+    rng: AcceptanceRng,
 }
 
 impl<'a> FrameAttacker<'a> {
@@ -46,7 +46,7 @@ impl<'a> FrameAttacker<'a> {
             key: ClusterKey::new(config.map_or([0; 32], |config| config.key)),
             holds_key: number.is_multiple_of(2),
             recording,
-            rng: TrustRng::new(seed.wrapping_add(number)),
+            rng: AcceptanceRng::new(seed.wrapping_add(number)),
         }
     }
 

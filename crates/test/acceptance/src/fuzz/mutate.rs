@@ -8,10 +8,10 @@ use samite_wire::op::OperationRequest;
 use zerocopy::IntoBytes;
 
 use super::record::{FrameRecording, RecordedFrame};
-use crate::rng::TrustRng;
+use crate::rng::AcceptanceRng;
 
 /// Bytes to send: one frame, or what is left of it.
-pub fn next(recording: &FrameRecording, rng: &mut TrustRng) -> Vec<u8> {
+pub fn next(recording: &FrameRecording, rng: &mut AcceptanceRng) -> Vec<u8> {
     let frame = rng.pick(&recording.requests);
     let (mut body, mut payload) = {
         let (body, payload) = frame.parts();
@@ -94,7 +94,7 @@ fn is_harmless(recording: &FrameRecording, kind: FrameKind, body: &[u8], payload
     }
 }
 
-fn flip_in(bytes: &mut [u8], rng: &mut TrustRng) {
+fn flip_in(bytes: &mut [u8], rng: &mut AcceptanceRng) {
     for _ in 0..=rng.below(3) {
         if !bytes.is_empty() {
             let at = rng.below(bytes.len() as u64) as usize;
@@ -103,18 +103,18 @@ fn flip_in(bytes: &mut [u8], rng: &mut TrustRng) {
     }
 }
 
-fn flip(bytes: &mut [u8], rng: &mut TrustRng) {
+fn flip(bytes: &mut [u8], rng: &mut AcceptanceRng) {
     // The fields that decide stand at the start; far behind them are only values.
     let end = if rng.one_in(4) { bytes.len() } else { bytes.len().min(64) };
     flip_in(&mut bytes[..end], rng);
 }
 
-fn cut(bytes: &mut Vec<u8>, rng: &mut TrustRng) {
+fn cut(bytes: &mut Vec<u8>, rng: &mut AcceptanceRng) {
     let len = rng.below(bytes.len() as u64 + 1) as usize;
     bytes.truncate(len);
 }
 
-fn splice(body: &mut Vec<u8>, other: &RecordedFrame, rng: &mut TrustRng) {
+fn splice(body: &mut Vec<u8>, other: &RecordedFrame, rng: &mut AcceptanceRng) {
     cut(body, rng);
     let other = other.parts().0;
     let from = rng.below(other.len() as u64 + 1) as usize;

@@ -12,7 +12,7 @@ use super::shared::{self, SharedEffect};
 use super::worker::{RoundOrder, RoundReport};
 use crate::access_path::AccessPath;
 use crate::access_path::agent::{AgentPath, receive, send};
-use crate::rng::TrustRng;
+use crate::rng::AcceptanceRng;
 use crate::stage::{AcceptanceStage, StagePath};
 
 /// How long a process may take for a round beyond its length.
@@ -57,30 +57,30 @@ pub fn run(
 ) -> Result<StressSummary, Wrong> {
     let stage = AcceptanceStage::mirrored(plan.nodes, plan.mirror, "1G", helper);
     let stage = stage.map_err(|error| error.to_string())?;
-    let mut doors = StagePath::ALL.map(|way| stage.access_path(way));
-    shared::set_up(&mut doors[0])?;
+    let mut accesses = StagePath::ALL.map(|way| stage.access_path(way));
+    shared::set_up(&mut accesses[0])?;
     let mut workers: Vec<StressWorker> = Vec::new();
     for (index, way) in plan.workers.iter().enumerate() {
-        doors[0].mkdir(&root(index)).map_err(|errno| format!("mkdir: errno {errno}"))?;
+        accesses[0].mkdir(&root(index)).map_err(|errno| format!("mkdir: errno {errno}"))?;
         workers.push(StressWorker::start(&stage, *way).map_err(|error| error.to_string())?);
     }
     let mut trees = vec![ModelTree::default(); workers.len()];
-    let mut rng = TrustRng::new(plan.seed);
+    let mut rng = AcceptanceRng::new(plan.seed);
     let (start, mut summary) = (Instant::now(), StressSummary::default());
     while start.elapsed() < plan.length {
         let round = summary.rounds;
-        shared::begin_round(&mut doors[0], round)?;
+        shared::begin_round(&mut accesses[0], round)?;
         let done = play(plan, &mut workers, &mut trees, round, (&mut rng, &mut summary))
             .map_err(|wrong| format!("round {round}: {wrong}"))?;
-        compare(&mut doors, round, &mut trees, &done)
+        compare(&mut accesses, round, &mut trees, &done)
             .map_err(|wrong| format!("after round {round}: {wrong}"))?;
         summary.rounds += 1;
         tell(summary);
     }
     // Everything once more, over every access path.
-    for door in &mut doors {
+    for access in &mut accesses {
         for (index, tree) in trees.iter_mut().enumerate() {
-            verify(door, &root(index), tree)?;
+            verify(access, &root(index), tree)?;
         }
     }
     Ok(summary)
@@ -92,7 +92,7 @@ fn play(
     workers: &mut [StressWorker],
     trees: &mut [ModelTree],
     round: u64,
-    (rng, summary): (&mut TrustRng, &mut StressSummary),
+    (rng, summary): (&mut AcceptanceRng, &mut StressSummary),
 ) -> Result<Vec<SharedEffect>, Wrong> {
     let subtree = |worker: usize| (worker + round as usize) % trees.len();
     for (index, worker) in workers.iter_mut().enumerate() {
@@ -128,15 +128,15 @@ fn play(
 
 /// Compares after a round, over the access paths in turn.
 fn compare(
-    doors: &mut [AgentPath],
+    accesses: &mut [AgentPath],
     round: u64,
     trees: &mut [ModelTree],
     done: &[SharedEffect],
 ) -> Result<(), Wrong> {
-    let index = round as usize % doors.len();
-    shared::end_round(&mut doors[index], round, done)?;
+    let index = round as usize % accesses.len();
+    shared::end_round(&mut accesses[index], round, done)?;
     let index = round as usize % trees.len();
-    verify(&mut doors[round as usize % 3], &root(index), &mut trees[index])
+    verify(&mut accesses[round as usize % 3], &root(index), &mut trees[index])
 }
 
 fn root(index: usize) -> String {

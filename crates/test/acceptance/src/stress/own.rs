@@ -7,7 +7,7 @@ use libc::{EEXIST, O_APPEND, O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC, O_WRONL
 use super::model::{Id, ModelKind, ModelPlace, ModelTree, ROOT, write};
 use crate::access_path::{AccessPath, errno_text};
 use crate::call::{CallAnswer, FileCall, FileKindSeen, PathHandle, StatFacts};
-use crate::rng::TrustRng;
+use crate::rng::AcceptanceRng;
 
 /// The differences.
 pub type Wrong = String;
@@ -22,22 +22,22 @@ const DIRECTORIES_MAX: usize = 12;
 
 /// A process's work on a subtree.
 pub struct OwnSubtree<'a> {
-    door: &'a mut dyn AccessPath,
+    access: &'a mut dyn AccessPath,
     root: &'a str,
     tree: ModelTree,
     held: Vec<(PathHandle, Id)>,
-    rng: TrustRng,
+    rng: AcceptanceRng,
 }
 
 impl<'a> OwnSubtree<'a> {
     /// Takes over the subtree at `root`, which is as `tree` says.
     pub fn new(
-        door: &'a mut dyn AccessPath,
+        access: &'a mut dyn AccessPath,
         root: &'a str,
         tree: ModelTree,
-        rng: TrustRng,
+        rng: AcceptanceRng,
     ) -> Self {
-        Self { door, root, tree, held: Vec::new(), rng }
+        Self { access, root, tree, held: Vec::new(), rng }
     }
 
     /// Makes one random call and compares. Returns the call, for the record.
@@ -79,7 +79,7 @@ impl<'a> OwnSubtree<'a> {
     }
 
     fn close(&mut self, file: PathHandle, id: Id) -> Result<(), Wrong> {
-        self.door.close(file).map_err(|errno| format!("close: {}", errno_text(errno)))?;
+        self.access.close(file).map_err(|errno| format!("close: {}", errno_text(errno)))?;
         if !self.held_ids().contains(&id) {
             self.tree.let_go(id);
         }
@@ -145,7 +145,7 @@ impl<'a> OwnSubtree<'a> {
             Some((_, ModelKind::Symlink(_))) => return Ok(()),
             Some((id, ModelKind::File(_))) => Ok(id),
         };
-        let opened = self.door.open(&path, flags);
+        let opened = self.access.open(&path, flags);
         let Ok(file) = opened else { return same(expected.map(drop), opened.map(drop), "open") };
         let id = expected.map_err(|errnos| format!("open: done, expected one of {errnos:?}"))?;
         if flags & O_TRUNC != 0 {
@@ -162,7 +162,7 @@ impl<'a> OwnSubtree<'a> {
         if !data.is_empty() {
             write(self.tree.data_mut(id), offset, &data);
         }
-        same(Ok(()), self.door.write(file, offset as u64, &data), "write")
+        same(Ok(()), self.access.write(file, offset as u64, &data), "write")
     }
 
     fn change_content(&mut self, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
@@ -173,7 +173,7 @@ impl<'a> OwnSubtree<'a> {
                 record(format!("truncate {path} {len}"));
                 self.tree.data_mut(id).resize(len, 0);
                 let call = FileCall::Truncate { path, len: len as u64 };
-                same(Ok(()), self.door.run(call), "truncate")
+                same(Ok(()), self.access.run(call), "truncate")
             }
             1 => self.punch(&path, id, record),
             2 => {
@@ -182,17 +182,17 @@ impl<'a> OwnSubtree<'a> {
                     self.rng.bytes(len)
                 };
                 record(format!("append {path} {}", data.len()));
-                let file = self.door.open(&path, O_WRONLY | O_APPEND);
+                let file = self.access.open(&path, O_WRONLY | O_APPEND);
                 let file = file.map_err(|errno| format!("open: {}", errno_text(errno)))?;
                 self.tree.data_mut(id).extend_from_slice(&data);
                 if !data.is_empty() {
-                    same(Ok(()), self.door.append(file, &data), "append")?;
+                    same(Ok(()), self.access.append(file, &data), "append")?;
                 }
                 self.close(file, id)
             }
             _ => {
                 record(format!("write {path}"));
-                let file = self.door.open(&path, O_WRONLY);
+                let file = self.access.open(&path, O_WRONLY);
                 let file = file.map_err(|errno| format!("open: {}", errno_text(errno)))?;
                 self.write_through(file, id)?;
                 self.close(file, id)
@@ -203,11 +203,11 @@ impl<'a> OwnSubtree<'a> {
     fn punch(&mut self, path: &str, id: Id, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
         let (offset, len) = (self.offset(), 1 + self.len());
         record(format!("punch {path} {offset} {len}"));
-        let file = self.door.open(path, O_RDWR);
+        let file = self.access.open(path, O_RDWR);
         let file = file.map_err(|errno| format!("open: {}", errno_text(errno)))?;
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let call = FileCall::Allocate { file, mode, offset: offset as u64, len: len as u64 };
-        same(Ok(()), self.door.run(call), "punch")?;
+        same(Ok(()), self.access.run(call), "punch")?;
         let data = self.tree.data_mut(id);
         let end = (offset + len).min(data.len());
         data[offset.min(end)..end].fill(0);
@@ -217,7 +217,7 @@ impl<'a> OwnSubtree<'a> {
     fn read(&mut self, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
         let Some((path, _, id)) = self.file() else { return Ok(()) };
         record(format!("read {path}"));
-        let file = self.door.open(&path, O_RDONLY);
+        let file = self.access.open(&path, O_RDONLY);
         let file = file.map_err(|errno| format!("open: {}", errno_text(errno)))?;
         self.read_through(file, id)?;
         self.close(file, id)
@@ -225,7 +225,7 @@ impl<'a> OwnSubtree<'a> {
 
     fn read_through(&mut self, file: PathHandle, id: Id) -> Result<(), Wrong> {
         let (offset, len) = (self.offset(), self.len());
-        let read = self.door.read(file, offset as u64, len as u32);
+        let read = self.access.read(file, offset as u64, len as u32);
         let read = read.map_err(|errno| format!("read: {}", errno_text(errno)))?;
         let content = self.tree.data_mut(id);
         let end = (offset + len).min(content.len());
@@ -240,7 +240,7 @@ impl<'a> OwnSubtree<'a> {
             return self.close(file, id);
         }
         let Some((path, _, id)) = self.file() else { return Ok(()) };
-        let file = self.door.open(&path, O_RDWR);
+        let file = self.access.open(&path, O_RDWR);
         let file = file.map_err(|errno| format!("open: {}", errno_text(errno)))?;
         record(format!("hold {path} as {file:?}"));
         self.held.push((file, id));
@@ -262,11 +262,11 @@ impl<'a> OwnSubtree<'a> {
                 record(format!("truncate held {file:?} {len}"));
                 self.tree.data_mut(id).resize(len, 0);
                 let call = FileCall::FileTruncate { file, len: len as u64 };
-                same(Ok(()), self.door.run(call), "ftruncate")
+                same(Ok(()), self.access.run(call), "ftruncate")
             }
             2 => {
                 record(format!("fstat held {file:?}"));
-                let facts = self.door.file_facts(file);
+                let facts = self.access.file_facts(file);
                 let facts = facts.map_err(|errno| format!("fstat: {}", errno_text(errno)))?;
                 check_facts(&mut self.tree, id, &facts)
             }
@@ -284,20 +284,20 @@ impl<'a> OwnSubtree<'a> {
         let (path, place) = self.place();
         record(format!("mkdir {path}"));
         let made = self.tree.make(&place, ModelKind::Directory(Default::default()), 0o755);
-        same(made.map(drop), self.door.mkdir(&path), "mkdir")
+        same(made.map(drop), self.access.mkdir(&path), "mkdir")
     }
 
     fn remove_directory(&mut self, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
         let (path, place) = self.place();
         record(format!("rmdir {path}"));
-        same(self.tree.rmdir(&place), self.door.rmdir(&path), "rmdir")
+        same(self.tree.rmdir(&place), self.access.rmdir(&path), "rmdir")
     }
 
     fn unlink(&mut self, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
         let (path, place) = self.place();
         record(format!("unlink {path}"));
         let held = self.held_ids();
-        same(self.tree.unlink(&place, &held), self.door.unlink(&path), "unlink")
+        same(self.tree.unlink(&place, &held), self.access.unlink(&path), "unlink")
     }
 
     fn rename(&mut self, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
@@ -312,14 +312,14 @@ impl<'a> OwnSubtree<'a> {
         record(format!("rename {from} {to} {flags}"));
         let held = self.held_ids();
         let expected = self.tree.rename(&source, &target, flags, &held);
-        same(expected, self.door.run(FileCall::Rename { from, to, flags }), "rename")
+        same(expected, self.access.run(FileCall::Rename { from, to, flags }), "rename")
     }
 
     fn link(&mut self, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
         let Some((from, source, _)) = self.existing(|_| true) else { return Ok(()) };
         let (to, target) = self.place();
         record(format!("link {from} {to}"));
-        same(self.tree.link(&source, &target), self.door.link(&from, &to), "link")
+        same(self.tree.link(&source, &target), self.access.link(&from, &to), "link")
     }
 
     fn symlink(&mut self, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
@@ -327,7 +327,7 @@ impl<'a> OwnSubtree<'a> {
         let target = format!("n{}", self.rng.below(NAMES));
         record(format!("symlink {target} {path}"));
         let expected = self.tree.make(&place, ModelKind::Symlink(target.clone()), 0o777);
-        same(expected.map(drop), self.door.run(FileCall::Symlink { target, path }), "symlink")
+        same(expected.map(drop), self.access.run(FileCall::Symlink { target, path }), "symlink")
     }
 
     fn chmod(&mut self, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
@@ -336,7 +336,7 @@ impl<'a> OwnSubtree<'a> {
         let mode = *self.rng.pick(&MODES);
         record(format!("chmod {path} {mode:o}"));
         self.tree.node_mut(id).mode = mode;
-        same(Ok(()), self.door.run(FileCall::Chmod { path, mode }), "chmod")
+        same(Ok(()), self.access.run(FileCall::Chmod { path, mode }), "chmod")
     }
 
     fn list(&mut self, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
@@ -344,13 +344,13 @@ impl<'a> OwnSubtree<'a> {
         let (dir, path) = self.rng.pick(&dirs);
         let path = format!("{}{path}", self.root);
         record(format!("list {path}"));
-        check_list(self.door, &path, &self.tree.list(*dir))
+        check_list(self.access, &path, &self.tree.list(*dir))
     }
 
     fn stat(&mut self, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
         let (path, place) = self.place();
         record(format!("stat {path}"));
-        let facts = self.door.facts(&path);
+        let facts = self.access.facts(&path);
         match self.tree.find(&place) {
             None => same(Err(vec![libc::ENOENT]), facts.map(drop), "stat"),
             Some(id) => {
@@ -365,24 +365,24 @@ impl<'a> OwnSubtree<'a> {
 ///
 /// # Errors
 /// Something differs.
-pub fn verify(door: &mut dyn AccessPath, root: &str, tree: &mut ModelTree) -> Result<(), Wrong> {
+pub fn verify(access: &mut dyn AccessPath, root: &str, tree: &mut ModelTree) -> Result<(), Wrong> {
     for (dir, path) in tree.directories() {
-        check_list(door, &format!("{root}{path}"), &tree.list(dir))?;
+        check_list(access, &format!("{root}{path}"), &tree.list(dir))?;
     }
     let mut all = tree.names();
     all.push((String::new(), ModelPlace { dir: ROOT, name: String::new() }, ROOT));
     for (path, _, id) in all {
         let path = format!("{root}{path}");
         let context = |wrong: Wrong| format!("{path}: {wrong}");
-        let facts = door.facts(&path).map_err(|errno| context(errno_text(errno)))?;
+        let facts = access.facts(&path).map_err(|errno| context(errno_text(errno)))?;
         check_facts(tree, id, &facts).map_err(context)?;
         match &tree.node(id).what {
             ModelKind::File(content) => {
-                let data = door.get(&path).map_err(|errno| context(errno_text(errno)))?;
+                let data = access.get(&path).map_err(|errno| context(errno_text(errno)))?;
                 compare(content, &data).map_err(context)?;
             }
             ModelKind::Symlink(target) => {
-                let found = door.call(FileCall::ReadLink { path: path.clone() });
+                let found = access.call(FileCall::ReadLink { path: path.clone() });
                 if found != CallAnswer::Bytes(target.clone().into()) {
                     return Err(format!("{path}: leads to {found:?}, expected {target}"));
                 }
@@ -393,8 +393,8 @@ pub fn verify(door: &mut dyn AccessPath, root: &str, tree: &mut ModelTree) -> Re
     Ok(())
 }
 
-fn check_list(door: &mut dyn AccessPath, path: &str, expected: &[String]) -> Result<(), Wrong> {
-    let found = door.list(path).map_err(|errno| format!("list {path}: {}", errno_text(errno)))?;
+fn check_list(access: &mut dyn AccessPath, path: &str, expected: &[String]) -> Result<(), Wrong> {
+    let found = access.list(path).map_err(|errno| format!("list {path}: {}", errno_text(errno)))?;
     if found == expected {
         return Ok(());
     }

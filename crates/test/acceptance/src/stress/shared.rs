@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::own::Wrong;
 use crate::access_path::{AccessPath, errno_text};
 use crate::call::{CallLockMode, LockKind, PathHandle};
-use crate::rng::TrustRng;
+use crate::rng::AcceptanceRng;
 
 const TOKENS: u64 = 12;
 const TOKEN_HOMES: u64 = 4;
@@ -49,7 +49,7 @@ pub struct RoundPart {
 
 /// One process's calls in the shared directories.
 pub struct SharedCalls<'a> {
-    door: &'a mut dyn AccessPath,
+    access: &'a mut dyn AccessPath,
     worker: u64,
     round: u64,
     /// The state that it carries on.
@@ -58,8 +58,8 @@ pub struct SharedCalls<'a> {
 
 impl<'a> SharedCalls<'a> {
     /// Goes on with `part`.
-    pub fn new(door: &'a mut dyn AccessPath, worker: u64, round: u64, part: RoundPart) -> Self {
-        Self { door, worker, round, part }
+    pub fn new(access: &'a mut dyn AccessPath, worker: u64, round: u64, part: RoundPart) -> Self {
+        Self { access, worker, round, part }
     }
 
     /// Makes one random call, or a few that belong together.
@@ -68,7 +68,7 @@ impl<'a> SharedCalls<'a> {
     /// An answer that cannot be.
     pub fn step(
         &mut self,
-        rng: &mut TrustRng,
+        rng: &mut AcceptanceRng,
         record: &mut dyn FnMut(String),
     ) -> Result<(), Wrong> {
         match rng.below(9) {
@@ -86,7 +86,7 @@ impl<'a> SharedCalls<'a> {
 
     fn move_token(
         &mut self,
-        rng: &mut TrustRng,
+        rng: &mut AcceptanceRng,
         record: &mut dyn FnMut(String),
     ) -> Result<(), Wrong> {
         let (from, to) = (rng.below(TOKEN_HOMES), rng.below(TOKEN_HOMES));
@@ -96,12 +96,12 @@ impl<'a> SharedCalls<'a> {
         }
         record(format!("move token {token} from {from} to {to}"));
         let (from, to) = (token_path(from, token), token_path(to, token));
-        one_of(self.door.rename(&from, &to), &[ENOENT], "move a token")
+        one_of(self.access.rename(&from, &to), &[ENOENT], "move a token")
     }
 
     fn move_directory(
         &mut self,
-        rng: &mut TrustRng,
+        rng: &mut AcceptanceRng,
         record: &mut dyn FnMut(String),
     ) -> Result<(), Wrong> {
         let (from, to) = (rng.below(MOVER_HOMES), rng.below(MOVER_HOMES));
@@ -122,10 +122,10 @@ impl<'a> SharedCalls<'a> {
         let mut tries = 0;
         loop {
             tries += 1;
-            match self.door.rename(from, to) {
+            match self.access.rename(from, to) {
                 Err(libc::ESTALE) if tries < TRIES_MAX => {
                     self.part.done.stale += 1;
-                    self.door.facts(from).map(drop)?;
+                    self.access.facts(from).map(drop)?;
                 }
                 moved => return moved,
             }
@@ -134,29 +134,33 @@ impl<'a> SharedCalls<'a> {
 
     fn make_in_moving(
         &mut self,
-        rng: &mut TrustRng,
+        rng: &mut AcceptanceRng,
         record: &mut dyn FnMut(String),
     ) -> Result<(), Wrong> {
         let (home, mover) = (rng.below(MOVER_HOMES), rng.below(MOVERS));
         let name = format!("w{}-{}", self.worker, self.part.done.made.len());
         record(format!("make {name} in directory {mover} at {home}"));
         let path = format!("{}/{name}", mover_path(home, mover));
-        match self.door.open(&path, O_CREAT | O_EXCL | O_WRONLY) {
+        match self.access.open(&path, O_CREAT | O_EXCL | O_WRONLY) {
             Ok(file) => {
                 self.part.done.made.insert((mover, name));
-                self.door.write(file, 0, b"made").map_err(|errno| wrong("write", errno))?;
-                self.door.close(file).map_err(|errno| wrong("close", errno))
+                self.access.write(file, 0, b"made").map_err(|errno| wrong("write", errno))?;
+                self.access.close(file).map_err(|errno| wrong("close", errno))
             }
             Err(ENOENT) => Ok(()),
             Err(errno) => Err(wrong("make a file in a moving directory", errno)),
         }
     }
 
-    fn append(&mut self, rng: &mut TrustRng, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
+    fn append(
+        &mut self,
+        rng: &mut AcceptanceRng,
+        record: &mut dyn FnMut(String),
+    ) -> Result<(), Wrong> {
         let log = match self.part.log {
             Some(log) => log,
             None => {
-                let log = self.door.open(&log_path(self.round), O_CREAT | O_APPEND | O_WRONLY);
+                let log = self.access.open(&log_path(self.round), O_CREAT | O_APPEND | O_WRONLY);
                 *self.part.log.insert(log.map_err(|errno| wrong("open the log", errno))?)
             }
         };
@@ -167,32 +171,36 @@ impl<'a> SharedCalls<'a> {
             line.push('x');
         }
         line.push('\n');
-        self.door.append(log, line.as_bytes()).map_err(|errno| wrong("append", errno))?;
+        self.access.append(log, line.as_bytes()).map_err(|errno| wrong("append", errno))?;
         self.part.done.appended += 1;
         Ok(())
     }
 
-    fn count(&mut self, rng: &mut TrustRng, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
+    fn count(
+        &mut self,
+        rng: &mut AcceptanceRng,
+        record: &mut dyn FnMut(String),
+    ) -> Result<(), Wrong> {
         let index = rng.below(COUNTERS.len() as u64) as usize;
         let (kind, path) = COUNTERS[index];
         record(format!("add one under a lock: {kind:?}"));
         let told = |what: &'static str| move |errno| wrong(what, errno);
-        let file = self.door.open(path, O_RDWR).map_err(told("open a counter"))?;
+        let file = self.access.open(path, O_RDWR).map_err(told("open a counter"))?;
         if rng.one_in(2) {
-            self.door.wait_lock(file, kind).map_err(told("wait for a lock"))?;
-        } else if let Err(errno) = self.door.lock(file, kind, CallLockMode::Exclusive) {
-            self.door.close(file).map_err(told("close a counter"))?;
+            self.access.wait_lock(file, kind).map_err(told("wait for a lock"))?;
+        } else if let Err(errno) = self.access.lock(file, kind, CallLockMode::Exclusive) {
+            self.access.close(file).map_err(told("close a counter"))?;
             return one_of(Err(errno), &[libc::EAGAIN], "try a lock");
         }
-        let text = self.door.read(file, 0, 20).map_err(told("read a counter"))?;
+        let text = self.access.read(file, 0, 20).map_err(told("read a counter"))?;
         let count = number(&text)?;
         let text = format!("{:020}", count + 1);
-        self.door.write(file, 0, text.as_bytes()).map_err(told("write a counter"))?;
+        self.access.write(file, 0, text.as_bytes()).map_err(told("write a counter"))?;
         self.part.done.added[index] += 1;
         if rng.one_in(2) {
-            self.door.lock(file, kind, CallLockMode::Unlock).map_err(told("unlock"))?;
+            self.access.lock(file, kind, CallLockMode::Unlock).map_err(told("unlock"))?;
         }
-        self.door.close(file).map_err(told("close a counter"))
+        self.access.close(file).map_err(told("close a counter"))
     }
 
     fn replace_current(&mut self, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
@@ -201,8 +209,8 @@ impl<'a> SharedCalls<'a> {
         let new = format!("/shared/new-{}", self.worker);
         let line = format!("{} {}\n", self.worker, self.part.generation);
         let content = line.repeat(1 + (self.part.generation as usize * 97) % 3000);
-        self.door.put(&new, content.as_bytes()).map_err(|errno| wrong("put", errno))?;
-        self.door.rename(&new, "/shared/current").map_err(|errno| wrong("replace", errno))
+        self.access.put(&new, content.as_bytes()).map_err(|errno| wrong("put", errno))?;
+        self.access.rename(&new, "/shared/current").map_err(|errno| wrong("replace", errno))
     }
 
     fn read_current(&mut self, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
@@ -228,7 +236,7 @@ impl<'a> SharedCalls<'a> {
         let mut tries = 0;
         loop {
             tries += 1;
-            match self.door.get("/shared/current") {
+            match self.access.get("/shared/current") {
                 Err(libc::ESTALE) if tries < TRIES_MAX => self.part.done.stale += 1,
                 content => return content,
             }
@@ -240,10 +248,10 @@ impl<'a> SharedCalls<'a> {
         self.part.next_exclusive += 1;
         record(format!("make exclusive {number}"));
         let path = format!("{}/{number}", exclusive_path(self.round));
-        match self.door.open(&path, O_CREAT | O_EXCL | O_WRONLY) {
+        match self.access.open(&path, O_CREAT | O_EXCL | O_WRONLY) {
             Ok(file) => {
                 self.part.done.won.push(number);
-                self.door.close(file).map_err(|errno| wrong("close", errno))
+                self.access.close(file).map_err(|errno| wrong("close", errno))
             }
             Err(errno) => one_of(Err(errno), &[EEXIST], "make an exclusive name"),
         }
@@ -252,28 +260,28 @@ impl<'a> SharedCalls<'a> {
     /// A directory that all make and remove, and files in it that their maker must find.
     fn come_and_go(
         &mut self,
-        rng: &mut TrustRng,
+        rng: &mut AcceptanceRng,
         record: &mut dyn FnMut(String),
     ) -> Result<(), Wrong> {
         const DIRECTORY: &str = "/shared/sometimes";
         match rng.below(3) {
             0 => {
                 record("make the directory that comes and goes".into());
-                one_of(self.door.mkdir(DIRECTORY), &[EEXIST], "mkdir")
+                one_of(self.access.mkdir(DIRECTORY), &[EEXIST], "mkdir")
             }
             1 => {
                 record("remove the directory that comes and goes".into());
-                one_of(self.door.rmdir(DIRECTORY), &[ENOENT, ENOTEMPTY], "rmdir")
+                one_of(self.access.rmdir(DIRECTORY), &[ENOENT, ENOTEMPTY], "rmdir")
             }
             _ => {
                 record("make a file in the directory that comes and goes".into());
                 let path = format!("{DIRECTORY}/w{}", self.worker);
-                match self.door.open(&path, O_CREAT | O_EXCL | O_WRONLY) {
+                match self.access.open(&path, O_CREAT | O_EXCL | O_WRONLY) {
                     Ok(file) => {
-                        self.door.close(file).map_err(|errno| wrong("close", errno))?;
-                        let found = self.door.facts(&path).map(drop);
+                        self.access.close(file).map_err(|errno| wrong("close", errno))?;
+                        let found = self.access.facts(&path).map(drop);
                         found.map_err(|errno| wrong("find a file in a directory", errno))?;
-                        self.door.unlink(&path).map_err(|errno| wrong("unlink it", errno))
+                        self.access.unlink(&path).map_err(|errno| wrong("unlink it", errno))
                     }
                     Err(errno) => one_of(Err(errno), &[ENOENT], "make a file there"),
                 }
@@ -286,34 +294,34 @@ impl<'a> SharedCalls<'a> {
 ///
 /// # Errors
 /// It cannot.
-pub fn set_up(door: &mut dyn AccessPath) -> Result<(), Wrong> {
+pub fn set_up(access: &mut dyn AccessPath) -> Result<(), Wrong> {
     let told = |what: &'static str| move |errno| wrong(what, errno);
-    door.mkdir("/shared").map_err(told("mkdir"))?;
+    access.mkdir("/shared").map_err(told("mkdir"))?;
     for home in 0..TOKEN_HOMES {
-        door.mkdir(&format!("/shared/tokens{home}")).map_err(told("mkdir"))?;
+        access.mkdir(&format!("/shared/tokens{home}")).map_err(told("mkdir"))?;
     }
     for token in 0..TOKENS {
         let path = token_path(token % TOKEN_HOMES, token);
-        door.put(&path, format!("token {token}").as_bytes()).map_err(told("put"))?;
+        access.put(&path, format!("token {token}").as_bytes()).map_err(told("put"))?;
     }
     for home in 0..MOVER_HOMES {
-        door.mkdir(&format!("/shared/home{home}")).map_err(told("mkdir"))?;
+        access.mkdir(&format!("/shared/home{home}")).map_err(told("mkdir"))?;
     }
     for mover in 0..MOVERS {
-        door.mkdir(&mover_path(mover % MOVER_HOMES, mover)).map_err(told("mkdir"))?;
+        access.mkdir(&mover_path(mover % MOVER_HOMES, mover)).map_err(told("mkdir"))?;
     }
     for (_, path) in COUNTERS {
-        door.put(path, b"").map_err(told("put"))?;
+        access.put(path, b"").map_err(told("put"))?;
     }
-    door.put("/shared/current", b"0 0\n").map_err(told("put"))
+    access.put("/shared/current", b"0 0\n").map_err(told("put"))
 }
 
 /// Makes what one round needs.
 ///
 /// # Errors
 /// It cannot.
-pub fn begin_round(door: &mut dyn AccessPath, round: u64) -> Result<(), Wrong> {
-    door.mkdir(&exclusive_path(round)).map_err(|errno| wrong("mkdir", errno))
+pub fn begin_round(access: &mut dyn AccessPath, round: u64) -> Result<(), Wrong> {
+    access.mkdir(&exclusive_path(round)).map_err(|errno| wrong("mkdir", errno))
 }
 
 /// Checks what all processes did in a round against what is there, and removes what only this round needed.
@@ -321,23 +329,23 @@ pub fn begin_round(door: &mut dyn AccessPath, round: u64) -> Result<(), Wrong> {
 /// # Errors
 /// Something is lost, doubled or mixed.
 pub fn end_round(
-    door: &mut dyn AccessPath,
+    access: &mut dyn AccessPath,
     round: u64,
     done: &[SharedEffect],
 ) -> Result<(), Wrong> {
-    check_tokens(door)?;
-    check_moved(door, done)?;
-    check_log(door, round, done)?;
-    check_counters(door, done)?;
-    check_exclusive(door, round, done)
+    check_tokens(access)?;
+    check_moved(access, done)?;
+    check_log(access, round, done)?;
+    check_counters(access, done)?;
+    check_exclusive(access, round, done)
 }
 
-fn check_tokens(door: &mut dyn AccessPath) -> Result<(), Wrong> {
+fn check_tokens(access: &mut dyn AccessPath) -> Result<(), Wrong> {
     let mut seen = BTreeMap::new();
     for home in 0..TOKEN_HOMES {
-        for name in list(door, &format!("/shared/tokens{home}"))? {
+        for name in list(access, &format!("/shared/tokens{home}"))? {
             let path = format!("/shared/tokens{home}/{name}");
-            let content = door.get(&path).map_err(|errno| wrong(&path, errno))?;
+            let content = access.get(&path).map_err(|errno| wrong(&path, errno))?;
             if content != format!("token {name}").as_bytes() {
                 return Err(format!("{path}: has another token's content"));
             }
@@ -352,22 +360,22 @@ fn check_tokens(door: &mut dyn AccessPath) -> Result<(), Wrong> {
     Err(format!("tokens are lost: {seen:?} are there, of {TOKENS}"))
 }
 
-fn check_moved(door: &mut dyn AccessPath, done: &[SharedEffect]) -> Result<(), Wrong> {
+fn check_moved(access: &mut dyn AccessPath, done: &[SharedEffect]) -> Result<(), Wrong> {
     let made: BTreeSet<&(u64, String)> = done.iter().flat_map(|done| &done.made).collect();
     let (mut found, mut homes) = (BTreeSet::new(), BTreeMap::new());
     for home in 0..MOVER_HOMES {
-        for name in list(door, &format!("/shared/home{home}"))? {
+        for name in list(access, &format!("/shared/home{home}"))? {
             let mover: u64 = name.parse().map_err(|_| format!("home {home} has {name:?}"))?;
             if let Some(other) = homes.insert(mover, home) {
                 return Err(format!("directory {mover} is at {home} and at {other}"));
             }
-            for file in list(door, &mover_path(home, mover))? {
+            for file in list(access, &mover_path(home, mover))? {
                 let path = format!("{}/{file}", mover_path(home, mover));
-                let content = door.get(&path).map_err(|errno| wrong(&path, errno))?;
+                let content = access.get(&path).map_err(|errno| wrong(&path, errno))?;
                 if content != b"made" {
                     return Err(format!("{path}: {} bytes", content.len()));
                 }
-                door.unlink(&path).map_err(|errno| wrong(&path, errno))?;
+                access.unlink(&path).map_err(|errno| wrong(&path, errno))?;
                 found.insert((mover, file));
             }
         }
@@ -384,9 +392,9 @@ fn check_moved(door: &mut dyn AccessPath, done: &[SharedEffect]) -> Result<(), W
     Err(format!("files in directories that moved: lost {lost:?}, not made {extra:?}"))
 }
 
-fn check_log(door: &mut dyn AccessPath, round: u64, done: &[SharedEffect]) -> Result<(), Wrong> {
+fn check_log(access: &mut dyn AccessPath, round: u64, done: &[SharedEffect]) -> Result<(), Wrong> {
     let path = log_path(round);
-    let content = match door.get(&path) {
+    let content = match access.get(&path) {
         Err(ENOENT) if done.iter().all(|done| done.appended == 0) => return Ok(()),
         content => content.map_err(|errno| wrong("read the log", errno))?,
     };
@@ -408,24 +416,24 @@ fn check_log(door: &mut dyn AccessPath, round: u64, done: &[SharedEffect]) -> Re
     if next != expected {
         return Err(format!("log: {next:?} records of each process, expected {expected:?}"));
     }
-    door.unlink(&path).map_err(|errno| wrong("unlink the log", errno))
+    access.unlink(&path).map_err(|errno| wrong("unlink the log", errno))
 }
 
-fn check_counters(door: &mut dyn AccessPath, done: &[SharedEffect]) -> Result<(), Wrong> {
+fn check_counters(access: &mut dyn AccessPath, done: &[SharedEffect]) -> Result<(), Wrong> {
     for (index, (kind, path)) in COUNTERS.iter().enumerate() {
-        let text = door.get(path).map_err(|errno| wrong("read a counter", errno))?;
+        let text = access.get(path).map_err(|errno| wrong("read a counter", errno))?;
         let expected: u64 = done.iter().map(|done| done.added[index]).sum();
         let found = number(&text)?;
         if found != expected {
             return Err(format!("{found} additions under {kind:?} locks, expected {expected}"));
         }
-        door.put(path, b"").map_err(|errno| wrong("reset a counter", errno))?;
+        access.put(path, b"").map_err(|errno| wrong("reset a counter", errno))?;
     }
     Ok(())
 }
 
 fn check_exclusive(
-    door: &mut dyn AccessPath,
+    access: &mut dyn AccessPath,
     round: u64,
     done: &[SharedEffect],
 ) -> Result<(), Wrong> {
@@ -436,14 +444,14 @@ fn check_exclusive(
             return Err(format!("exclusive name {number} was won twice"));
         }
     }
-    let found = list(door, &dir)?;
+    let found = list(access, &dir)?;
     if found.iter().collect::<BTreeSet<_>>() != won.iter().collect() {
         return Err(format!("exclusive names: {found:?} are there, won {won:?}"));
     }
     for name in found {
-        door.unlink(&format!("{dir}/{name}")).map_err(|errno| wrong("unlink", errno))?;
+        access.unlink(&format!("{dir}/{name}")).map_err(|errno| wrong("unlink", errno))?;
     }
-    door.rmdir(&dir).map_err(|errno| wrong("rmdir", errno))
+    access.rmdir(&dir).map_err(|errno| wrong("rmdir", errno))
 }
 
 fn token_path(home: u64, token: u64) -> String {
@@ -462,8 +470,8 @@ fn exclusive_path(round: u64) -> String {
     format!("/shared/exclusive{round}")
 }
 
-fn list(door: &mut dyn AccessPath, path: &str) -> Result<Vec<String>, Wrong> {
-    door.list(path).map_err(|errno| wrong(&format!("list {path}"), errno))
+fn list(access: &mut dyn AccessPath, path: &str) -> Result<Vec<String>, Wrong> {
+    access.list(path).map_err(|errno| wrong(&format!("list {path}"), errno))
 }
 
 fn number(text: &[u8]) -> Result<u64, Wrong> {

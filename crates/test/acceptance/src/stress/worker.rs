@@ -11,7 +11,7 @@ use super::own::{OwnSubtree, Wrong, verify};
 use super::shared::{RoundPart, SharedCalls, SharedEffect};
 use crate::access_path::AccessPath;
 use crate::access_path::agent::{receive, send};
-use crate::rng::TrustRng;
+use crate::rng::AcceptanceRng;
 
 /// Calls that are told of after a failure.
 const RECORD_MAX: usize = 40;
@@ -58,7 +58,7 @@ pub enum RoundReport {
 ///
 /// # Errors
 /// The driver is gone.
-pub fn run(door: &mut dyn AccessPath) -> io::Result<()> {
+pub fn run(access: &mut dyn AccessPath) -> io::Result<()> {
     let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
     while let Some(order) = receive::<RoundOrder>(&mut input)? {
         let mut calls = VecDeque::new();
@@ -68,7 +68,7 @@ pub fn run(door: &mut dyn AccessPath) -> io::Result<()> {
             }
             calls.push_back(call);
         };
-        let report = match work(door, order, &mut record) {
+        let report = match work(access, order, &mut record) {
             Ok(report) => report,
             Err(what) => RoundReport::Wrong { what, calls: calls.into() },
         };
@@ -78,26 +78,26 @@ pub fn run(door: &mut dyn AccessPath) -> io::Result<()> {
 }
 
 fn work(
-    door: &mut dyn AccessPath,
+    access: &mut dyn AccessPath,
     order: RoundOrder,
     record: &mut dyn FnMut(String),
 ) -> Result<RoundReport, Wrong> {
     let RoundOrder { worker, round, root, mut tree, seed, milliseconds } = order;
     record(format!("compare {root} as it was taken over"));
-    verify(door, &root, &mut tree)?;
-    let mut rng = TrustRng::new(seed);
+    verify(access, &root, &mut tree)?;
+    let mut rng = AcceptanceRng::new(seed);
     let mut steps = 0;
     let end = Instant::now() + Duration::from_millis(milliseconds);
     // Turns of each, so that both have the access path.
     let mut shared = RoundPart::default();
     while Instant::now() < end {
-        let mut own = OwnSubtree::new(door, &root, tree, TrustRng::new(rng.number()));
+        let mut own = OwnSubtree::new(access, &root, tree, AcceptanceRng::new(rng.number()));
         for _ in 0..60 {
             steps += 1;
             own.step(record)?;
         }
         tree = own.release()?;
-        let mut turn = SharedCalls::new(door, worker, round, std::mem::take(&mut shared));
+        let mut turn = SharedCalls::new(access, worker, round, std::mem::take(&mut shared));
         for _ in 0..20 {
             steps += 1;
             turn.step(&mut rng, record)?;
@@ -105,9 +105,9 @@ fn work(
         shared = turn.part;
     }
     if let Some(log) = shared.log.take() {
-        door.close(log).map_err(|errno| format!("close the log: errno {errno}"))?;
+        access.close(log).map_err(|errno| format!("close the log: errno {errno}"))?;
     }
     record(format!("compare {root} before it is handed over"));
-    verify(door, &root, &mut tree)?;
+    verify(access, &root, &mut tree)?;
     Ok(RoundReport::Right { tree, done: shared.done, steps })
 }
