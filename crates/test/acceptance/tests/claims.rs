@@ -5,6 +5,7 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use samite_acceptance::access_path::agent::AgentPath;
@@ -47,6 +48,52 @@ fn claims_hold_through_all_access_paths() {
         }
     }
     assert!(broken.is_empty(), "claims that do not hold:\n{}", broken.join("\n"));
+}
+
+/// Each node is killed and started again, one after the other, while every claim is tried: calls of
+/// all access paths are under way as it dies.
+#[test]
+fn claims_hold_while_nodes_are_killed() {
+    const NODES: u32 = 3;
+    let _watchdog = TestWatchdog::new("claims while nodes die", Duration::from_secs(400));
+    let stage = AcceptanceStage::mirrored(NODES as usize, 2, "256M", &common::helper()).unwrap();
+    let only = std::env::var("CLAIM").ok();
+    let (is_over, kills) = (AtomicBool::new(false), AtomicU32::new(0));
+    let kill_in_turn = || {
+        while !is_over.load(Ordering::Relaxed) {
+            let victim = NodeId(kills.load(Ordering::Relaxed) % NODES);
+            stage.kill_node(victim)?;
+            kills.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(500));
+            stage.bring_back(victim)?;
+            // Calls go on for a while: not each of them is to meet a death.
+            std::thread::sleep(Duration::from_secs(2));
+        }
+        Ok::<(), samite_types::Error>(())
+    };
+    let mut broken = Vec::new();
+    std::thread::scope(|scope| {
+        let killer = scope.spawn(kill_in_turn);
+        for (index, claim) in claims::all().into_iter().enumerate() {
+            if only.as_deref().is_some_and(|only| only != claim.id) {
+                continue;
+            }
+            let ways = [StagePath::ALL[index % 3], StagePath::ALL[(index / 3) % 3]];
+            let died = kills.load(Ordering::Relaxed);
+            let dir = format!("/{}", claim.id);
+            let mut accesses: [AgentPath; 2] = ways.map(|way| stage.access_path(way));
+            let [one, other] = &mut accesses;
+            let mut scene = ClaimScene::new(&stage, ways, (one, other), &dir);
+            if catch_unwind(AssertUnwindSafe(|| (claim.test)(&mut scene))).is_err() {
+                broken.push(format!("{} by {ways:?}, after {died} deaths", claim.id));
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        killer.join().unwrap().unwrap();
+    });
+    assert!(broken.is_empty(), "claims that do not hold:\n{}", broken.join("\n"));
+    let kills = kills.into_inner();
+    assert!(only.is_some() || kills >= NODES, "only {kills} deaths");
 }
 
 #[test]
