@@ -4,10 +4,6 @@
 //! only the number of its parent. Where the parent is recorded is known from its location, if it was ever renamed, or from a handle on
 //! it; a mount has handles on all directories above one that it knows. Where neither helps, the tree that is to move is searched.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use samite_types::{ErrorKind, Result};
 
 use crate::key::{self, Key, ROOT_INO};
@@ -17,37 +13,6 @@ use crate::{FileKind, FileSystem};
 
 /// Deepest tree that is climbed: a deeper one is damaged.
 const DEPTH_MAX: usize = 1 << 16;
-
-/// Directories that this process has handles on: inode number → the record that a handle found it in, and how many handles there are.
-#[derive(Default)]
-pub struct KnownDirectories {
-    known: Mutex<HashMap<u64, (Key, usize)>>,
-}
-
-impl KnownDirectories {
-    /// A handle on directory `ino` is made, which is recorded under `key`.
-    pub fn add(&self, ino: u64, key: &Key) {
-        self.lock().entry(ino).or_insert_with(|| (key.clone(), 0)).1 += 1;
-    }
-
-    /// A handle is gone.
-    pub fn remove(&self, ino: u64) {
-        if let Entry::Occupied(mut entry) = self.lock().entry(ino) {
-            entry.get_mut().1 -= 1;
-            if entry.get().1 == 0 {
-                entry.remove();
-            }
-        }
-    }
-
-    fn get(&self, ino: u64) -> Option<Key> {
-        self.lock().get(&ino).map(|(key, _)| key.clone())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, (Key, usize)>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 impl FileSystem {
     /// Whether the directory recorded in `home` lies in directory `above`, or is it. The caller holds the lock of moves, so that the answer

@@ -1,4 +1,6 @@
-//! Where a path starts.
+//! Where a path starts, and how an error names it.
+
+use samite_types::Result;
 
 use crate::OpenFile;
 
@@ -42,4 +44,16 @@ impl<'a> From<&'a str> for RelativePath<'a> {
     fn from(path: &'a str) -> Self {
         Self { dir: None, path: path.as_bytes() }
     }
+}
+
+/// Names the call and its path in an error.
+pub(crate) fn named<'a, T>(
+    call: &'static str,
+    at: impl Into<RelativePath<'a>>,
+    run: impl FnOnce(RelativePath<'a>) -> Result<T>,
+) -> Result<T> {
+    let at = at.into();
+    run(at).map_err(|error| {
+        error.context(format_args!("{call} {:?}", String::from_utf8_lossy(at.path)))
+    })
 }

@@ -4,13 +4,13 @@ use samite_client::OwnedOutcome;
 use samite_types::{ErrorKind, Result};
 use samite_wire::op::{Action, Operation, ValueData};
 
-use crate::at::RelativePath;
+use crate::at::{RelativePath, named};
 use crate::cache::permits;
-use crate::filesystem::named;
 use crate::inode::{Inode, at, inode_changed, owner};
+use crate::lookup::LOOKUPS_MAX;
 use crate::set_id::{SET_ID, without_set_id};
 use crate::store::{FoundInode, fail, identity_of, lives_in};
-use crate::walk::{LOOKUPS_MAX, PathWalk, WRITE};
+use crate::walk::{PathWalk, WRITE};
 use crate::{
     CallerContext, FileAttributes, FileSemantics, FileSystem, OpenFile, SetTime, Timestamp,
 };

@@ -4,10 +4,9 @@ use samite_client::{ClientOperation, OwnedOutcome, OwnedResult};
 use samite_types::{Epoch, Error, ErrorKind, Result};
 use samite_wire::op::{Action, Guard, Operation};
 
-use crate::RelativePath;
+use crate::at::{RelativePath, named};
 use crate::cache::permits;
 use crate::change_stamps::EntryMark;
-use crate::filesystem::named;
 use crate::inode::{DataLayout, INODE_LEN, Inode};
 use crate::key::{self, Key};
 use crate::store::{RecordLocation, fail, malformed};

@@ -5,9 +5,8 @@
 
 use samite_types::{ErrorKind, Result};
 
-use crate::at::RelativePath;
+use crate::at::{RelativePath, named};
 use crate::delegated::DelegationStamp;
-use crate::filesystem::named;
 use crate::key::ROOT_INO;
 use crate::make::NewInode;
 use crate::size::DIRECTORY_SIZE;

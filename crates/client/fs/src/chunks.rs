@@ -6,7 +6,7 @@ use samite_wire::op::{Action, Guard, Operation, ValueData};
 
 use crate::Timestamp;
 use crate::key::{self, Key};
-use crate::store::{RecordLocation, RecordStoreView, malformed};
+use crate::store::{RecordLocation, RecordStoreView, listing, malformed};
 
 /// Most bytes that one request per node carries.
 pub const IO_LEN_MAX: usize = 8 << 20;
@@ -396,14 +396,6 @@ fn listings(outcome: OwnedOutcome) -> Result<[Vec<samite_client::OwnedEntry>; 2]
         _ => Err(malformed()),
     };
     Ok([next()?, next()?])
-}
-
-/// Entries of a listing, and whether there are no more.
-pub fn listing(outcome: OwnedOutcome) -> Result<(Vec<samite_client::OwnedEntry>, bool)> {
-    match outcome.into_results("list")?.into_iter().next() {
-        Some(OwnedResult::Listing { entries, complete }) => Ok((entries, complete)),
-        _ => Err(malformed()),
-    }
 }
 
 #[cfg(test)]

@@ -12,11 +12,12 @@
 //! Failures are told to the handle (`fsync`, `close`, the next call), and if it is closed already, kept for
 //! [`FileSystem::late_failures`].
 
+pub mod files;
 mod waiting;
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use samite_client::{ClientOperation, OwnedOutcome, PendingOperations};
 use samite_types::{Error, ErrorKind, Result, Version};
@@ -25,18 +26,17 @@ use samite_wire::op::{Action, Operation};
 use crate::cache::permits;
 use crate::inode::{INODE_LEN, Inode, at};
 use crate::key::{self, Key};
+use crate::lookup::LOOKUPS_MAX;
 use crate::make::NewInode;
-use crate::open_references::ReferenceRelease;
+use crate::release_queue::ReferenceRelease;
 use crate::store::{FoundInode, fail, malformed};
-use crate::walk::{LOOKUPS_MAX, PathWalk, READ, SEARCH, WRITE};
+use crate::walk::{PathWalk, READ, SEARCH, WRITE};
 use crate::{
     CallerContext, FileAttributes, FileKind, FileSemantics, FileSystem, INLINE_LEN_MAX, OpenFile,
     OpenFlags, Timestamp,
 };
-use waiting::{FilePlace, NamedFiles, UnsentFile, WaitingFiles, with_operations};
-
-/// Files that wait here at most.
-const FILES_MAX: usize = 64;
+use files::DeferredSurprise;
+use waiting::{FILES_MAX, FilePlace, UnsentFile, WaitingFiles, with_operations};
 
 /// Requests to a node under way at most, of so many files each.
 const FLIGHTS_MAX: usize = 2;
@@ -44,66 +44,12 @@ const FLIGHTS_MAX: usize = 2;
 /// Bytes of data that wait here at most.
 const DATA_LEN_MAX: usize = 256 << 10;
 
-/// Failures kept for [`FileSystem::late_failures`].
-const FAILURES_MAX: usize = 64;
-
-/// The fate of a file that was sent, when it is not simply there.
-enum DeferredSurprise {
-    /// It was there before.
-    Existed(Box<FoundInode>),
-    Failed(Error),
-}
-
-/// The files that wait.
-#[derive(Default)]
-pub struct DeferredFiles {
-    is_on: AtomicBool,
-    /// Files that wait or are being sent.
-    count: AtomicUsize,
-    waiting: Mutex<WaitingFiles>,
-    /// Answers under way, to the files that fly, flight by flight. The lock is held while files are
-    /// sent, so that others wait until they are there.
-    sending: Mutex<VecDeque<PendingOperations>>,
-    /// By the number that the handle has; taken out by it.
-    surprises: Mutex<HashMap<u64, DeferredSurprise>>,
-    failures: Mutex<Vec<Error>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl DeferredFiles {
-    pub fn is_empty(&self) -> bool {
-        self.count.load(Ordering::Acquire) == 0
-    }
-
-    fn take_waiting(&self) -> NamedFiles {
-        let mut waiting = lock(&self.waiting);
-        waiting.data_len = 0;
-        std::mem::take(&mut waiting.files)
-    }
-
-    /// The files that wait are the parent's, which has sent them before the fork, or has yet to.
-    /// Nothing is freed: the fork may have come in the middle of that.
-    pub fn after_fork_child(&self) {
-        if let Ok(mut waiting) = self.waiting.try_lock() {
-            std::mem::forget(std::mem::take(&mut *waiting));
-        }
-        if let Ok(mut sending) = self.sending.try_lock() {
-            // Their connections are the parent's.
-            sending.drain(..).for_each(std::mem::forget);
-        }
-        self.count.store(0, Ordering::Release);
-    }
-}
-
 impl FileSystem {
     /// Lets this process keep new files in directories with [`FileSemantics::Temporary`] to itself
     /// for a while. A process that turns it on calls [`FileSystem::flush`] before `fork`, `exec`
     /// and the end of the process.
     pub fn defer_files(&self, is_on: bool) {
-        self.inner.deferred.is_on.store(is_on, Ordering::Relaxed);
+        self.inner.deferred.allow(is_on);
     }
 
     /// Sends the files that this process has kept to itself.
@@ -112,8 +58,7 @@ impl FileSystem {
     /// The first failure that was not told to a handle; the others are in [`FileSystem::late_failures`].
     pub fn flush(&self) -> Result<()> {
         self.send_early();
-        let mut failures = lock(&self.inner.deferred.failures);
-        if failures.is_empty() { Ok(()) } else { Err(failures.remove(0)) }
+        self.inner.deferred.first_failure().map_or(Ok(()), Err)
     }
 
     /// Sends them without a word: a failure is told by [`FileSystem::flush`] and the handles.
@@ -126,7 +71,7 @@ impl FileSystem {
     /// Failures after the handle was closed; forgets them.
     #[must_use]
     pub fn late_failures(&self) -> Vec<Error> {
-        std::mem::take(&mut lock(&self.inner.deferred.failures))
+        self.inner.deferred.take_failures()
     }
 
     /// Makes a file here and tells nobody, if that is allowed where the walk has come to. `None`: it is not.
@@ -139,19 +84,28 @@ impl FileSystem {
     ) -> Result<Option<OpenFile>> {
         let (deferred, dir) = (&self.inner.deferred, walk.dir());
         let is_allowed = dir.semantics == FileSemantics::Temporary
-            && deferred.is_on.load(Ordering::Relaxed)
+            && deferred.is_allowed()
             && flags.write
             && dir.permits(ctx, WRITE | SEARCH);
         if !is_allowed {
             return Ok(None);
         }
         let home = walk.entry();
-        let mut waiting = lock(&deferred.waiting);
+        let mut waiting = deferred.waiting();
         if waiting.has(&home) {
             return Ok(None);
         }
         let is_full = waiting.files.all.len() >= FILES_MAX;
-        let place = waiting.place(ctx, walk);
+        let place = match waiting.place(dir.ino, walk.epoch, ctx) {
+            Some(place) => place,
+            None => waiting.start_place(FilePlace {
+                dir: dir.ino,
+                dir_home: walk.directory_location(),
+                seal: key::tombstone(dir.ino),
+                epoch: walk.epoch,
+                ctx: ctx.clone(),
+            }),
+        };
         drop(waiting);
         if is_full {
             self.let_fly();
@@ -179,9 +133,7 @@ impl FileSystem {
             is_open: true,
             is_held: false,
         };
-        let mut waiting = lock(&deferred.waiting);
-        waiting.files.push(unsent);
-        deferred.count.fetch_add(1, Ordering::AcqRel);
+        deferred.add(unsent);
         Ok(Some(file))
     }
 
@@ -189,7 +141,7 @@ impl FileSystem {
     /// earlier flight.
     fn let_fly(&self) {
         let deferred = &self.inner.deferred;
-        let mut sending = lock(&deferred.sending);
+        let mut sending = deferred.sending();
         let quiet = Self { sends_deferred: false, ..self.clone() };
         let mut files = deferred.take_waiting();
         let epoch = files.all.first().map(|file| file.place.epoch);
@@ -203,7 +155,7 @@ impl FileSystem {
         match sent {
             Some(sent) => {
                 files.all.iter_mut().for_each(|file| file.is_held = file.is_open);
-                lock(&deferred.waiting).flying.push_back(files);
+                deferred.waiting().flying.push_back(files);
                 sending.push_back(sent);
             }
             // It can still be sent the slow way.
@@ -217,7 +169,7 @@ impl FileSystem {
     /// Sends what waits, and waits until all is there; notes what went wrong.
     #[cold]
     pub(crate) fn send_deferred(&self) {
-        let mut sending = lock(&self.inner.deferred.sending);
+        let mut sending = self.inner.deferred.sending();
         let quiet = Self { sends_deferred: false, ..self.clone() };
         while !sending.is_empty() {
             quiet.land(&mut sending);
@@ -229,18 +181,18 @@ impl FileSystem {
     fn land(&self, sending: &mut VecDeque<PendingOperations>) {
         let Some(pending) = sending.pop_front() else { return };
         let outcomes = pending.wait_by(self.client().deadline());
-        let flight = lock(&self.inner.deferred.waiting).flying.pop_front();
+        let flight = self.inner.deferred.waiting().flying.pop_front();
         let files = flight.unwrap_or_default().all;
         let count = files.len();
         let again = self.judge_all(files, outcomes);
         self.send_files(again);
-        self.inner.deferred.count.fetch_sub(count, Ordering::AcqRel);
+        self.inner.deferred.finished(count);
     }
 
     fn send_all(&self, files: Vec<UnsentFile>) {
         let count = files.len();
         self.send_files(files);
-        self.inner.deferred.count.fetch_sub(count, Ordering::AcqRel);
+        self.inner.deferred.finished(count);
     }
 
     fn send_files(&self, mut files: Vec<UnsentFile>) {
@@ -369,7 +321,7 @@ impl FileSystem {
         existing.close()?;
         if file.is_open {
             let surprise = DeferredSurprise::Existed(Box::new(node));
-            lock(&self.inner.deferred.surprises).insert(file.ino, surprise);
+            self.inner.deferred.surprise(file.ino, surprise);
         }
         Ok(true)
     }
@@ -379,12 +331,9 @@ impl FileSystem {
         let message = format!("make {:?}: {}", String::from_utf8_lossy(name), error.message());
         let error = Error::new(error.kind(), message);
         if file.is_open {
-            lock(&self.inner.deferred.surprises).insert(file.ino, DeferredSurprise::Failed(error));
-            return;
-        }
-        let mut failures = lock(&self.inner.deferred.failures);
-        if failures.len() < FAILURES_MAX {
-            failures.push(error);
+            self.inner.deferred.surprise(file.ino, DeferredSurprise::Failed(error));
+        } else {
+            self.inner.deferred.keep_failure(error);
         }
     }
 }
@@ -400,7 +349,7 @@ impl OpenFile {
         }
         let deferred = &self.fs.inner.deferred;
         let ino = self.ino();
-        let mut waiting = lock(&deferred.waiting);
+        let mut waiting = deferred.waiting();
         let WaitingFiles { files, data_len, .. } = &mut *waiting;
         if let Some(file) = files.find(ino) {
             if let Some(done) = work(file, data_len) {
@@ -424,7 +373,7 @@ impl OpenFile {
         if !self.deferred.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
-        match lock(&deferred.surprises).remove(&self.ino()) {
+        match deferred.take_surprise(self.ino()) {
             None => Ok(()),
             Some(DeferredSurprise::Existed(node)) => {
                 self.rebind(&node);
@@ -495,7 +444,7 @@ impl OpenFile {
             return Ok(false);
         }
         let ino = self.ino();
-        let mut waiting = lock(&self.fs.inner.deferred.waiting);
+        let mut waiting = self.fs.inner.deferred.waiting();
         let WaitingFiles { files, flying, .. } = &mut *waiting;
         let found =
             files.find(ino).or_else(|| flying.iter_mut().find_map(|flight| flight.find(ino)));

@@ -6,9 +6,8 @@ use samite_types::{ErrorKind, PartitionId, Result};
 use samite_wire::op::{Action, Operation, extents};
 
 use crate::STAT_BLOCK_LEN;
-use crate::chunks::listing;
 use crate::key;
-use crate::store::{RecordStoreView, fail, malformed};
+use crate::store::{RecordStoreView, fail, listing, malformed};
 
 /// Chunks asked of each partition at once.
 const LIST_LIMIT: u32 = 128;

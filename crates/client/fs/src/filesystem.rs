@@ -12,14 +12,13 @@ use samite_types::{
 use samite_wire::control::NodeStatus;
 use samite_wire::op::{Action, Guard, Operation};
 
-use crate::ancestry::KnownDirectories;
-use crate::at::RelativePath;
 use crate::cache::DirCache;
-use crate::deferred::DeferredFiles;
+use crate::deferred::files::DeferredFiles;
 use crate::inode::Inode;
 use crate::key::{INO_COUNTER, LEASE_COUNTER, ROOT_INO};
+use crate::known_directories::KnownDirectories;
 use crate::store::{NO_LEASE, RecordStoreView, fail, only};
-use crate::{FileKind, NAME_LEN_MAX, STAT_BLOCK_LEN, StatFs, Timestamp};
+use crate::{NAME_LEN_MAX, STAT_BLOCK_LEN, StatFs, Timestamp};
 
 /// Inode numbers that a process takes at a time.
 const INO_RANGE: u64 = 1 << 12;
@@ -271,17 +270,11 @@ impl FileSystem {
         if self.store().read(&home, NO_LEASE)?.is_some() {
             return Ok(());
         }
-        let value = new_root(Timestamp::now()).encode();
+        let value = Inode::root(Timestamp::now()).encode();
         let op = Operation::put(home.partition, &home.key, &value).guard(Guard::Absent(&home.key));
         // A guard that fails: another process was faster.
         self.store().run(op).map(drop)
     }
-}
-
-/// The root directory as it is made.
-pub(crate) fn new_root(now: Timestamp) -> Inode {
-    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    Inode::new(FileKind::Directory, ROOT_INO, 0o755, uid.as_raw(), gid.as_raw(), now)
 }
 
 impl fmt::Debug for FileSystem {
@@ -299,16 +292,4 @@ fn find_or_create(client: &Client, name: &str) -> Result<Dataset> {
         }
         result => result,
     }
-}
-
-/// Names the call and its path in an error.
-pub(crate) fn named<'a, T>(
-    call: &'static str,
-    at: impl Into<RelativePath<'a>>,
-    run: impl FnOnce(RelativePath<'a>) -> Result<T>,
-) -> Result<T> {
-    let at = at.into();
-    run(at).map_err(|error| {
-        error.context(format_args!("{call} {:?}", String::from_utf8_lossy(at.path)))
-    })
 }

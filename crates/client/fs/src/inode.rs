@@ -30,6 +30,7 @@
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::op::Action;
 
+use crate::key::ROOT_INO;
 use crate::{FileAttributes, FileKind, FileSemantics, STAT_BLOCK_LEN, Timestamp};
 
 /// Length of the encoded inode, in bytes.
@@ -160,6 +161,12 @@ impl Inode {
             semantics: FileSemantics::Posix,
             spiller: 0,
         }
+    }
+
+    /// The root directory, as this process makes it.
+    pub fn root(now: Timestamp) -> Self {
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        Self::new(FileKind::Directory, ROOT_INO, 0o755, uid.as_raw(), gid.as_raw(), now)
     }
 
     pub fn encode(&self) -> [u8; INODE_LEN] {

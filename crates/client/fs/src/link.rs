@@ -8,14 +8,14 @@ use samite_client::{ClientOperation, OwnedOutcome};
 use samite_types::{Epoch, ErrorKind, Result};
 use samite_wire::op::{Action, Guard, Operation};
 
-use crate::at::RelativePath;
+use crate::at::{RelativePath, named};
 use crate::change_stamps::EntryMark;
-use crate::filesystem::named;
 use crate::inode::{DataLayout, FLAG_NAMEABLE, FLAG_RENAMED, INODE_LEN, Inode, at, inode_changed};
 use crate::key;
+use crate::lookup::LOOKUPS_MAX;
 use crate::moving::{MoveDecision, MoveFinish, MoveIntent};
 use crate::store::{FoundInode, NO_LEASE, RecordLocation, fail};
-use crate::walk::{LOOKUPS_MAX, PathWalk, SEARCH, WRITE};
+use crate::walk::{PathWalk, SEARCH, WRITE};
 use crate::{CallerContext, FileKind, FileSystem, Timestamp};
 
 /// Most links to one file.

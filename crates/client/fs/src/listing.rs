@@ -12,10 +12,9 @@ use samite_types::{ErrorKind, PartitionId, Result};
 use samite_wire::op::{Action, Operation};
 
 use crate::at::RelativePath;
-use crate::chunks::listing;
 use crate::inode::{DataLayout, INODE_LEN, Inode, at};
 use crate::key::{self, Key};
-use crate::store::{RecordLocation, expected, fail, malformed};
+use crate::store::{RecordLocation, expected, fail, listing, malformed};
 use crate::{CallerContext, FileAttributes, FileKind, FileSystem, OpenFlags};
 
 /// Partitions asked at once.

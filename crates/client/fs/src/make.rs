@@ -5,15 +5,15 @@ use samite_types::{Error, ErrorKind, Result, Version};
 use samite_wire::op::{Action, Guard, Operation};
 use smallvec::SmallVec;
 
-use crate::at::RelativePath;
+use crate::at::{RelativePath, named};
 use crate::cache::DirNode;
 use crate::change_stamps::EntryMark;
 use crate::delegated::{DelegationStamp, long_lease};
-use crate::filesystem::named;
 use crate::inode::{INODE_LEN, Inode};
 use crate::key;
+use crate::lookup::LOOKUPS_MAX;
 use crate::store::{FoundInode, LOOKUP_LEN, RecordLocation, fail};
-use crate::walk::{LOOKUPS_MAX, PathWalk, SEARCH, WRITE, WalkEnd};
+use crate::walk::{PathWalk, SEARCH, WRITE, WalkEnd};
 use crate::{CallerContext, FileKind, FileSemantics, FileSystem, PATH_LEN_MAX, Timestamp};
 
 /// The entry that is to be made.

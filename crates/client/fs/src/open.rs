@@ -3,9 +3,8 @@
 use samite_types::{Epoch, ErrorKind, Result, Version};
 use samite_wire::op::{Action, Operation, ValueData};
 
-use crate::at::RelativePath;
+use crate::at::{RelativePath, named};
 use crate::cache::{DirNode, permits};
-use crate::filesystem::named;
 use crate::inode::FLAG_NAMEABLE;
 use crate::key;
 use crate::make::{MadeInode, NewInode};

@@ -4,151 +4,25 @@
 //! or makes it. An unlink of the last name of an open file leaves its record under an *orphan's*
 //! key in the same partition, and the references follow; a handle that does not find its file any
 //! more asks where its reference is. Closing ends the reference, which costs no request of its own:
-//! releases wait here for the next request to their node, or, where new files are left with the
+//! releases wait ([`crate::release_queue`]) for the next request to their node, or, where new files are left with the
 //! node and nothing is asked for, leave by themselves and are not waited for. The process that ends
 //! the last reference to an orphan removes it. A leaked orphan, whose holders died, is swept
 //! ([`crate::FileSystem::sweep_orphans`]).
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
-
-use samite_client::{ClientOperation, OwnedOutcome, OwnedResult, PendingOperations};
+use samite_client::{ClientOperation, OwnedOutcome, OwnedResult};
 use samite_types::{ErrorKind, PartitionId, Result};
 use samite_wire::op::{Action, DETACHED_KEPT, DETACHED_REMOVED, List, Operation};
 
-use crate::chunks::listing;
-use crate::inode::{DataLayout, FLAG_ATTRIBUTES, FLAG_RENAMED, INODE_LEN, Inode};
+use crate::FileSystem;
+use crate::inode::{INODE_LEN, Inode};
 use crate::key::{self, Key};
-use crate::store::{RecordLocation, RecordStoreView, expected, malformed};
-use crate::{FileSystem, xattr};
+use crate::release_queue::{PendingReleases, ReferenceRelease};
+use crate::store::{RecordLocation, RecordStoreView, expected, listing, malformed};
 
-/// Releases that wait before they travel with whatever goes to their node next.
-const RIDE_LEN: usize = 32;
-/// Releases that wait at most; then they travel alone.
-const WAIT_LEN_MAX: usize = 64;
-/// Requests with releases under way at most.
-const FLIGHTS_MAX: usize = 4;
 /// Bytes of an open reference in a list of references.
 pub const HOLDER_LEN: usize = 16;
 /// Orphans that one look at a partition finds.
 const SWEEP_AT_ONCE: u32 = 256;
-
-/// An open reference that is to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReferenceRelease {
-    /// Where the reference was when it was last looked up.
-    pub partition: PartitionId,
-    pub token: u64,
-    pub ino: u64,
-    /// Much space may depend on it.
-    pub is_urgent: bool,
-}
-
-/// Releases that wait for a request.
-#[derive(Default)]
-pub struct ReleaseQueue {
-    queue: Mutex<Vec<ReferenceRelease>>,
-    len: AtomicUsize,
-    is_due: AtomicBool,
-    /// Sent, and not waited for, oldest first.
-    underway: Mutex<VecDeque<PendingReleases>>,
-    is_underway: AtomicBool,
-}
-
-/// Releases whose answers nobody has looked at yet.
-struct PendingReleases {
-    releases: Vec<ReferenceRelease>,
-    answers: PendingOperations,
-}
-
-impl ReleaseQueue {
-    /// Adds a release. Whether there are too many now.
-    fn push(&self, release: ReferenceRelease) -> bool {
-        let mut queue = self.lock();
-        queue.push(release);
-        self.note(&queue);
-        queue.len() >= WAIT_LEN_MAX
-    }
-
-    /// Takes the releases that `pick` selects.
-    fn take(&self, pick: impl Fn(&ReferenceRelease) -> bool) -> Vec<ReferenceRelease> {
-        if self.len.load(Ordering::Acquire) == 0 {
-            return Vec::new();
-        }
-        let mut queue = self.lock();
-        let taken = queue.extract_if(.., |release| pick(release)).collect();
-        self.note(&queue);
-        taken
-    }
-
-    /// Whether enough wait to travel with whatever goes to their node next.
-    pub(crate) fn are_due(&self) -> bool {
-        self.is_due.load(Ordering::Relaxed)
-    }
-
-    /// Whether any wait for this partition, or may not have been carried out yet.
-    pub(crate) fn are_waiting(&self, partition: PartitionId) -> bool {
-        let is_there =
-            |all: &[ReferenceRelease]| all.iter().any(|release| release.partition == partition);
-        self.len.load(Ordering::Acquire) > 0 && is_there(&self.lock())
-            || self.is_underway.load(Ordering::Acquire)
-                && self.lock_underway().iter().any(|sent| is_there(&sent.releases))
-    }
-
-    /// Takes all that was sent, if `pick` selects any of it.
-    fn take_underway(&self, pick: impl Fn(&ReferenceRelease) -> bool) -> VecDeque<PendingReleases> {
-        if !self.is_underway.load(Ordering::Acquire) {
-            return VecDeque::new();
-        }
-        let mut underway = self.lock_underway();
-        if !underway.iter().any(|sent| sent.releases.iter().any(&pick)) {
-            return VecDeque::new();
-        }
-        self.is_underway.store(false, Ordering::Release);
-        std::mem::take(&mut underway)
-    }
-
-    /// Keeps the request that was sent. Returns the oldest if there are too many.
-    fn keep(&self, sent: PendingReleases) -> Option<PendingReleases> {
-        let mut underway = self.lock_underway();
-        self.is_underway.store(true, Ordering::Release);
-        underway.push_back(sent);
-        if underway.len() > FLIGHTS_MAX { underway.pop_front() } else { None }
-    }
-
-    fn lock_underway(&self) -> MutexGuard<'_, VecDeque<PendingReleases>> {
-        self.underway.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// In the child of a fork: releases that wait are the parent's to send, and releases that were
-    /// sent are answered there. Waits for no lock.
-    fn forget(&self) {
-        if let Ok(mut underway) = self.underway.try_lock() {
-            // The connections are the parent's.
-            underway.drain(..).for_each(std::mem::forget);
-            self.is_underway.store(false, Ordering::Release);
-        }
-        match self.queue.try_lock() {
-            Ok(mut queue) => {
-                queue.clear();
-                self.note(&queue);
-            }
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().clear(),
-            Err(TryLockError::WouldBlock) => {}
-        }
-    }
-
-    fn note(&self, queue: &[ReferenceRelease]) {
-        self.len.store(queue.len(), Ordering::Release);
-        let is_due = queue.len() >= RIDE_LEN || queue.iter().any(|release| release.is_urgent);
-        self.is_due.store(is_due, Ordering::Release);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<ReferenceRelease>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// The operation that finds an open reference and ends it.
 fn letting_go<'k>(release: &ReferenceRelease) -> Operation<'k> {
@@ -392,31 +266,6 @@ impl RecordStoreView {
         Ok(true)
     }
 
-    /// Removes what belongs to an inode that is gone.
-    pub fn free(&self, inode: &Inode) -> Result<()> {
-        match inode.layout {
-            DataLayout::Chunked | DataLayout::Tailed => {
-                let is_known = inode.mark == 0 && inode.spiller == 0;
-                let size = is_known.then_some(inode.size);
-                self.remove_chunks(inode.ino, size)?;
-            }
-            DataLayout::Converting => self.remove_chunks(inode.ino, Some(1))?,
-            // How much of the tail is there already, is unknown.
-            DataLayout::Spilling => self.remove_chunks(inode.ino, None)?,
-            // Only a pointer: the inode is somewhere else.
-            DataLayout::Elsewhere => return Ok(()),
-            DataLayout::Inline | DataLayout::Moving => {}
-        }
-        if inode.flags & FLAG_RENAMED != 0 {
-            let home = self.location(key::location(inode.ino));
-            let op = Operation::new(home.partition, [Action::Delete { key: &home.key }]);
-            expected(self.dataset.execute_one(ClientOperation::new(op))?)?;
-        }
-        if inode.flags & FLAG_ATTRIBUTES != 0 {
-            xattr::remove_all(self, inode.ino)?;
-        }
-        Ok(())
-    }
 }
 
 /// The results of a `Get` of an inode and the `Detach` of its record, the first two actions of an

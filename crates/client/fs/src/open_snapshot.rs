@@ -16,9 +16,9 @@ use samite_types::{Epoch, ErrorKind, Result};
 
 use crate::delegated::{DelegatedRecord, DelegationStamp};
 use crate::inode::{DataLayout, INODE_LEN};
-use crate::open_references::ReferenceRelease;
+use crate::lookup::LOOKUPS_MAX;
+use crate::release_queue::ReferenceRelease;
 use crate::store::{FoundInode, LOOKUP_LEN, NO_LEASE, RecordLocation, fail};
-use crate::walk::LOOKUPS_MAX;
 use crate::{FileKind, FileSemantics, FileSystem, INLINE_LEN_MAX, OpenFile};
 
 /// Term of the delegation that an open asks for: long enough for the first calls after it, and as

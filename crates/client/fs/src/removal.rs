@@ -4,18 +4,18 @@ use samite_client::{ClientOperation, OwnedOutcome, OwnedResult};
 use samite_types::{Epoch, ErrorKind, Result};
 use samite_wire::op::{Action, Guard, Operation};
 
-use crate::at::RelativePath;
+use crate::at::{RelativePath, named};
 use crate::cache::DirNode;
 use crate::change_stamps::EntryMark;
-use crate::filesystem::named;
 use crate::inode::{
     DataLayout, FLAG_ATTRIBUTES, FLAG_RENAMED, INODE_LEN, Inode, at, identity, inode_changed,
 };
 use crate::key::{self, Key};
+use crate::lookup::LOOKUPS_MAX;
 use crate::open_references::RemovedInode;
 use crate::store::{NO_LEASE, RecordLocation, fail, malformed};
 use crate::tombstone::DirectoryTombstone;
-use crate::walk::{LOOKUPS_MAX, PathWalk, SEARCH, WRITE};
+use crate::walk::{PathWalk, SEARCH, WRITE};
 use crate::{CallerContext, FileSemantics, FileSystem, Timestamp};
 
 impl FileSystem {

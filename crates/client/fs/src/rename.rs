@@ -8,10 +8,9 @@ use samite_client::{ClientOperation, OwnedOutcome};
 use samite_types::{Epoch, ErrorKind, Result};
 use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use crate::at::RelativePath;
+use crate::at::{RelativePath, named};
 use crate::cache::{DirNode, permits};
 use crate::change_stamps::EntryMark;
-use crate::filesystem::named;
 use crate::inode::{DataLayout, FLAG_RENAMED, INODE_LEN, Inode, at, identity};
 use crate::key::{self, DIRECTORY_MOVE_LOCK};
 use crate::make::NewInode;

@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use samite_types::{Epoch, ErrorKind, Result};
 
 use crate::inode::Inode;
+use crate::lookup::LOOKUPS_MAX;
 use crate::store::fail;
-use crate::walk::LOOKUPS_MAX;
 use crate::{CallerContext, FileKind, OpenFile, Timestamp};
 
 /// The bits.

@@ -4,10 +4,9 @@ use samite_client::OwnedResult;
 use samite_types::{ErrorKind, Result};
 use samite_wire::op::{Action, Guard, List, Operation, ValueData};
 
-use crate::at::RelativePath;
+use crate::at::{RelativePath, named};
 use crate::change_stamps::ChangeStamps;
 use crate::file::InodeTry;
-use crate::filesystem::named;
 use crate::inode::{
     DataLayout, INODE_LEN, Inode, MARK_SHARED, at, cuts_and_mark, data_changed, data_written,
 };

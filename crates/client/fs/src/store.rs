@@ -3,17 +3,18 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use samite_client::{Client, ClientOperation, Dataset, GuardedRecord, OwnedOutcome, OwnedResult};
+use samite_client::{
+    Client, ClientOperation, Dataset, GuardedRecord, OwnedEntry, OwnedOutcome, OwnedResult,
+};
 use samite_types::{Epoch, Error, ErrorKind, PartitionId, Result, Version};
 use samite_wire::limits::OPERATIONS_MAX;
 use samite_wire::lookup::HEAD_LEN;
 use samite_wire::op::{Action, Guard, List, Operation};
 
 use crate::Timestamp;
-use crate::filesystem::new_root;
 use crate::inode::{DataLayout, INODE_LEN, Inode, at, identity};
 use crate::key::{self, Key};
-use crate::open_references::ReleaseQueue;
+use crate::release_queue::ReleaseQueue;
 
 /// Name-space generation of an operation that relies on no cached directory.
 pub const NO_LEASE: Epoch = Epoch(u64::MAX);
@@ -142,7 +143,7 @@ impl RecordStoreView {
             && home.key == key::own(key::ROOT_INO)
         {
             // The rest is found below it. It cannot be changed.
-            let value = new_root(Timestamp(0)).encode();
+            let value = Inode::root(Timestamp(0)).encode();
             return self.node(home.clone(), Version(0), value.len() as u32, &value).map(Some);
         }
         match outcome? {
@@ -285,6 +286,14 @@ pub fn identity_of(node: &FoundInode) -> [u8; 9] {
 /// Result of the only, or first, action.
 pub fn only(results: &List<OwnedResult, 2>) -> Result<&OwnedResult> {
     results.first().ok_or_else(malformed)
+}
+
+/// Entries of a listing, and whether there are no more.
+pub fn listing(outcome: OwnedOutcome) -> Result<(Vec<OwnedEntry>, bool)> {
+    match outcome.into_results("list")?.into_iter().next() {
+        Some(OwnedResult::Listing { entries, complete }) => Ok((entries, complete)),
+        _ => Err(malformed()),
+    }
 }
 
 pub fn malformed() -> Error {

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use crate::at::RelativePath;
 use crate::cache::DirNode;
 use crate::delegated::DelegationStamp;
-use crate::inode::{DataLayout, Inode};
+use crate::inode::Inode;
 use crate::key::{self, ROOT_INO};
 use crate::open_snapshot::OpenSnapshot;
 use crate::store::{FoundInode, RecordLocation, fail};
@@ -380,9 +380,6 @@ impl<'a> PathWalk<'a> {
     }
 }
 
-/// How often an entry may turn out to be on its way elsewhere before a look-up gives up.
-pub const LOOKUPS_MAX: u32 = 1000;
-
 /// Key of the root in the cache.
 const ROOT_KEY: &[u8] = b"h\0\0\0\0\0\0\0\x01";
 
@@ -396,37 +393,6 @@ fn inside<'t>(mount_point: &[u8], target: &'t [u8]) -> Option<&'t [u8]> {
 }
 
 impl FileSystem {
-    /// The inode in `home`, or in the record that `home` names; waits for a move to end.
-    pub(crate) fn lookup_location(
-        &self,
-        home: &RecordLocation,
-        epoch: Epoch,
-    ) -> Result<Option<FoundInode>> {
-        for _ in 0..LOOKUPS_MAX {
-            let Some(node) = self.store().read(home, epoch)? else { return Ok(None) };
-            if let Some(node) = self.settled(node)? {
-                return Ok(Some(node));
-            }
-        }
-        Err(fail(ErrorKind::Busy))
-    }
-
-    /// `node`, or the inode that it names; `None` when it was moving, and should be looked up
-    /// again.
-    pub(crate) fn settled(&self, node: FoundInode) -> Result<Option<FoundInode>> {
-        match node.inode.layout {
-            DataLayout::Moving => {
-                self.await_move(&node.home)?;
-                Ok(None)
-            }
-            // Gone from there: its last link went away just now, this entry among them.
-            DataLayout::Elsewhere => {
-                self.store().read(&self.store().own(node.inode.ino), crate::store::NO_LEASE)
-            }
-            _ => Ok(Some(node)),
-        }
-    }
-
     /// Where `at` leads when a symbolic link on the way leaves the store (then other calls fail with `CrossDevice`): an
     /// absolute path, to be resolved by the operating system. `None` when it stays inside.
     ///

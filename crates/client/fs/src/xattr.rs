@@ -1,23 +1,22 @@
 //! Extended attributes: a record each, beside no inode.
 
-use samite_client::{ClientOperation, OwnedOutcome, OwnedResult};
+use samite_client::{OwnedOutcome, OwnedResult};
 use samite_types::{ErrorKind, PartitionId, Result};
 use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use crate::at::RelativePath;
+use crate::at::{RelativePath, named};
 use crate::cache::permits;
-use crate::chunks::listing;
-use crate::filesystem::named;
 use crate::inode::{FLAG_ATTRIBUTES, at};
 use crate::key;
-use crate::store::{FoundInode, RecordStoreView, fail, identity_of, lives_in, malformed};
-use crate::walk::{LOOKUPS_MAX, READ, WRITE};
+use crate::lookup::LOOKUPS_MAX;
+use crate::store::{FoundInode, fail, identity_of, listing, lives_in, malformed};
+use crate::walk::{READ, WRITE};
 use crate::{CallerContext, FileKind, FileSystem, NAME_LEN_MAX, OpenFile};
 
 /// Longest value of an extended attribute, in bytes.
 pub const ATTRIBUTE_LEN_MAX: usize = 64 << 10;
 
-/// Most attributes of one file that one removal or listing step takes.
+/// Most attributes of one file that one listing step takes.
 const ATTRIBUTES_AT_ONCE: u32 = 256;
 
 /// How to set an attribute.
@@ -196,21 +195,6 @@ impl FileSystem {
                 .ok_or_else(|| fail(ErrorKind::StaleHandle))?;
         }
         Err(fail(ErrorKind::Busy))
-    }
-}
-
-/// Removes all attributes of an inode that is gone.
-pub fn remove_all(store: &RecordStoreView, ino: u64) -> Result<()> {
-    let prefix = key::attribute(ino, b"");
-    let partition = store.dataset.partition_of(&prefix);
-    loop {
-        let sweep = Action::DeletePrefix { prefix: &prefix, limit: ATTRIBUTES_AT_ONCE };
-        let outcome =
-            store.dataset.execute_one(ClientOperation::new(Operation::new(partition, [sweep])))?;
-        let results = outcome.into_results("remove attributes")?;
-        if results.first().ok_or_else(malformed)?.number()? < u64::from(ATTRIBUTES_AT_ONCE) {
-            return Ok(());
-        }
     }
 }
 

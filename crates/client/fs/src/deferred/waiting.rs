@@ -7,13 +7,14 @@ use samite_placement::hash;
 use samite_types::Epoch;
 use samite_wire::op::{Action, Guard, Operation};
 
-use super::FILES_MAX;
 use crate::change_stamps::EntryMark;
 use crate::inode::at;
 use crate::key::{self, Key};
 use crate::store::RecordLocation;
-use crate::walk::PathWalk;
 use crate::{CallerContext, OpenFlags, Timestamp};
+
+/// Files that wait here at most.
+pub const FILES_MAX: usize = 64;
 
 /// A file that nobody knows of yet.
 pub struct UnsentFile {
@@ -36,6 +37,7 @@ pub struct FilePlace {
     /// The directory: its number and where it lives.
     pub dir: u64,
     pub dir_home: RecordLocation,
+    /// Key of the directory's tombstone.
     pub seal: Key,
     pub epoch: Epoch,
     pub ctx: CallerContext,
@@ -89,20 +91,16 @@ impl WaitingFiles {
         all.any(|files| files.has(home, wanted))
     }
 
-    /// Where the walk has come to, as a place that files share.
-    pub fn place(&mut self, ctx: &CallerContext, walk: &PathWalk<'_>) -> Arc<FilePlace> {
-        let dir = walk.dir().ino;
-        if let Some(place) = &self.place
-            && (place.dir, place.epoch) == (dir, walk.epoch)
-            && place.ctx == *ctx
-        {
-            return Arc::clone(place);
-        }
-        let (dir_home, seal) = (walk.directory_location(), key::tombstone(dir));
-        let place =
-            Arc::new(FilePlace { dir, dir_home, seal, epoch: walk.epoch, ctx: ctx.clone() });
-        self.place = Some(Arc::clone(&place));
-        place
+    /// The place of the last file, if it is this one.
+    pub fn place(&self, dir: u64, epoch: Epoch, ctx: &CallerContext) -> Option<Arc<FilePlace>> {
+        let place = self.place.as_ref()?;
+        let is_this = (place.dir, place.epoch) == (dir, epoch) && place.ctx == *ctx;
+        is_this.then(|| Arc::clone(place))
+    }
+
+    /// From now on files share this place.
+    pub fn start_place(&mut self, place: FilePlace) -> Arc<FilePlace> {
+        Arc::clone(self.place.insert(Arc::new(place)))
     }
 }
 
