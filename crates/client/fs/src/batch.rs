@@ -2,11 +2,12 @@
 
 use samite_client::{ClientOperation, OwnedOutcome, OwnedResult};
 use samite_types::{Epoch, Error, ErrorKind, Result};
-use samite_wire::op::{Action, Guard, Operation};
+use samite_wire::op::{Action, Operation};
 
 use crate::at::{RelativePath, named};
 use crate::cache::permits;
 use crate::change_stamps::EntryMark;
+use crate::entry_operations::NewEntry;
 use crate::inode::{DataLayout, INODE_LEN, Inode};
 use crate::key::{self, Key};
 use crate::store::{RecordLocation, fail, malformed};
@@ -66,12 +67,15 @@ impl FileSystem {
             .iter()
             .flatten()
             .map(|plan| {
-                let key = &plan.home.key;
-                let mut op = Operation::put(plan.home.partition, key, &plan.value)
-                    .guard(Guard::Absent(key))
-                    .guard(Guard::Absent(&plan.seal));
-                op.actions.extend(plan.mark.actions(0));
-                ClientOperation::new(op).under_lease(epoch)
+                let entry = NewEntry {
+                    home: &plan.home,
+                    value: &plan.value,
+                    tombstone: &plan.seal,
+                    mark: &plan.mark,
+                    is_directory: false,
+                    hold: 0,
+                };
+                ClientOperation::new(entry.request(false)).under_lease(epoch)
             })
             .collect();
         let mut outcomes = self.store().run_each(&mut operations)?.into_iter();

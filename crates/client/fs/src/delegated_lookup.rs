@@ -107,8 +107,7 @@ impl FileSystem {
     ) -> Result<(FileAttributes, Option<DelegationStamp>)> {
         if node.inode.is_directory() {
             let (marks, of_marks) = self.marks_under(node.inode.ino, promise.is_some())?;
-            let both =
-                promise.zip(of_marks).map(|(inode, marks)| inode.with_change_stamps(marks));
+            let both = promise.zip(of_marks).map(|(inode, marks)| inode.with_change_stamps(marks));
             return Ok((Self::attr_of_directory(node, &marks), both));
         }
         // While a handle writes to it, its size is in chunks that no delegation covers.

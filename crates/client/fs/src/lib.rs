@@ -57,6 +57,7 @@ mod copy;
 mod deferred;
 mod delegated;
 mod delegated_lookup;
+mod entry_operations;
 mod exchange;
 mod extents;
 mod file;

@@ -34,9 +34,7 @@ impl FileSystem {
                 Ok(None)
             }
             // Gone from there: its last link went away just now, this entry among them.
-            DataLayout::Elsewhere => {
-                self.store().read(&self.store().own(node.inode.ino), NO_LEASE)
-            }
+            DataLayout::Elsewhere => self.store().read(&self.store().own(node.inode.ino), NO_LEASE),
             _ => Ok(Some(node)),
         }
     }

@@ -2,13 +2,13 @@
 
 use samite_client::{ClientOperation, OwnedOutcome, ReadStamp, SubmittedEntry};
 use samite_types::{Error, ErrorKind, Result, Version};
-use samite_wire::op::{Action, Guard, Operation};
 use smallvec::SmallVec;
 
 use crate::at::{RelativePath, named};
 use crate::cache::DirNode;
 use crate::change_stamps::EntryMark;
-use crate::delegated::{DelegationStamp, long_lease};
+use crate::delegated::DelegationStamp;
+use crate::entry_operations::NewEntry;
 use crate::inode::{INODE_LEN, Inode};
 use crate::key;
 use crate::lookup::LOOKUPS_MAX;
@@ -72,34 +72,6 @@ enum MakeAnswer {
     Made(Option<DelegationStamp>, Option<SubmittedEntry>),
     /// This was there before.
     Exists(FoundInode),
-}
-
-/// An entry that is to be made.
-#[derive(Clone, Copy)]
-struct NewEntry<'e> {
-    home: &'e RecordLocation,
-    value: &'e [u8],
-    /// Where the tombstone of its directory would be.
-    seal: &'e [u8],
-    mark: &'e EntryMark,
-    /// Token of an open reference from the beginning; 0: none.
-    hold: u64,
-}
-
-impl NewEntry<'_> {
-    /// Makes it if there is no such entry, with a delegation if one is wanted.
-    fn making(&self, is_directory: bool, leases: bool) -> Operation<'_> {
-        let key = &self.home.key;
-        let mut op = Operation::put(self.home.partition, key, self.value).guard(Guard::Absent(key));
-        op.actions.extend(self.mark.actions(i64::from(is_directory)));
-        if self.hold != 0 {
-            op.actions.push(Action::Hold { key, token: self.hold });
-        }
-        if leases {
-            op.actions.push(long_lease(key));
-        }
-        op
-    }
 }
 
 impl FileSystem {
@@ -201,13 +173,18 @@ impl FileSystem {
         let mut value: SmallVec<[u8; INODE_LEN]> = SmallVec::from(inode.encode());
         value.extend_from_slice(new.data);
         let home = walk.entry();
-        let seal = key::tombstone(walk.dir().ino);
-        let mark = EntryMark::new(&home.key, now);
         let hold = if walk.opens { self.token() } else { 0 };
-        let entry = NewEntry { home: &home, value: &value, seal: &seal, mark: &mark, hold };
-        let asked = match self.post_entry(walk, new.kind, &entry) {
+        let entry = NewEntry {
+            home: &home,
+            value: &value,
+            tombstone: &key::tombstone(walk.dir().ino),
+            mark: &EntryMark::new(&home.key, now),
+            is_directory: inode.is_directory(),
+            hold,
+        };
+        let asked = match self.complete_entry_early(walk, new.kind, &entry) {
             Some(made) => made,
-            None => self.ask_for_entry(walk, inode.is_directory(), &entry)?,
+            None => self.ask_for_entry(walk, &entry)?,
         };
         let (promise, posted) = match asked {
             MakeAnswer::Made(promise, posted) => (promise, posted),
@@ -230,19 +207,11 @@ impl FileSystem {
     }
 
     /// Makes an entry, or says what is there.
-    fn ask_for_entry(
-        &self,
-        walk: &PathWalk<'_>,
-        is_directory: bool,
-        entry: &NewEntry<'_>,
-    ) -> Result<MakeAnswer> {
+    fn ask_for_entry(&self, walk: &PathWalk<'_>, entry: &NewEntry<'_>) -> Result<MakeAnswer> {
         let home = entry.home;
         for _ in 0..LOOKUPS_MAX {
             let moment = self.moment_for(walk, home);
-            let op = entry
-                .making(is_directory, moment.is_some())
-                .guard(Guard::Absent(entry.seal))
-                .reveal(LOOKUP_LEN as u32);
+            let op = entry.request(moment.is_some()).reveal(LOOKUP_LEN as u32);
             let failure =
                 match self.store().run(ClientOperation::new(op).under_lease(walk.epoch))? {
                     OwnedOutcome::Done(results) => {
@@ -277,7 +246,7 @@ impl FileSystem {
 
     /// Leaves it to the node to make a file, and to grant a delegation on it if one is wanted.
     /// `None`: that cannot be done that way now, or there is one already; nothing was done.
-    fn post_entry(
+    fn complete_entry_early(
         &self,
         walk: &PathWalk<'_>,
         kind: FileKind,
@@ -286,12 +255,9 @@ impl FileSystem {
         if kind != FileKind::File || walk.dir().semantics == FileSemantics::Temporary {
             return None;
         }
-        let home = entry.home;
-        let moment = self.moment_for(walk, home);
-        let operation = entry.making(false, moment.is_some());
-        let record = (home.partition, home.key.as_slice());
+        let moment = self.moment_for(walk, entry.home);
         let dataset = &self.store().dataset;
-        let posted = dataset.submit_new(record, entry.seal, &operation, walk.epoch)?;
+        let posted = entry.complete_early(dataset, moment.is_some(), walk.epoch)?;
         // Nothing is asked for that they could travel with.
         self.store().send_releases();
         Some(MakeAnswer::Made(moment.and_then(DelegationStamp::of_submitted_change), Some(posted)))

@@ -265,7 +265,6 @@ impl RecordStoreView {
         self.free(&removed.inode()?)?;
         Ok(true)
     }
-
 }
 
 /// The results of a `Get` of an inode and the `Detach` of its record, the first two actions of an

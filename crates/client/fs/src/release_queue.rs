@@ -81,7 +81,10 @@ impl ReleaseQueue {
     }
 
     /// Takes all that was sent, if `pick` selects any of it.
-    pub fn take_underway(&self, pick: impl Fn(&ReferenceRelease) -> bool) -> VecDeque<PendingReleases> {
+    pub fn take_underway(
+        &self,
+        pick: impl Fn(&ReferenceRelease) -> bool,
+    ) -> VecDeque<PendingReleases> {
         if !self.is_underway.load(Ordering::Acquire) {
             return VecDeque::new();
         }
@@ -160,7 +163,8 @@ mod tests {
     #[test]
     fn a_full_queue_says_so() {
         let queue = ReleaseQueue::default();
-        let mut pushed = (1..=WAIT_LEN_MAX as u64).map(|token| queue.push(release(0, token, false)));
+        let mut pushed =
+            (1..=WAIT_LEN_MAX as u64).map(|token| queue.push(release(0, token, false)));
         assert_eq!(pushed.position(|is_full| is_full), Some(WAIT_LEN_MAX - 1));
     }
 

@@ -7,13 +7,12 @@ use samite_wire::op::{Action, Guard, Operation};
 use crate::at::{RelativePath, named};
 use crate::cache::DirNode;
 use crate::change_stamps::EntryMark;
-use crate::inode::{
-    DataLayout, FLAG_ATTRIBUTES, FLAG_RENAMED, INODE_LEN, Inode, at, identity, inode_changed,
-};
-use crate::key::{self, Key};
+use crate::entry_operations::{EntryRemoval, take_away};
+use crate::inode::{DataLayout, INODE_LEN, Inode, at, identity, inode_changed};
+use crate::key;
 use crate::lookup::LOOKUPS_MAX;
 use crate::open_references::RemovedInode;
-use crate::store::{NO_LEASE, RecordLocation, fail, malformed};
+use crate::store::{NO_LEASE, fail, malformed};
 use crate::tombstone::DirectoryTombstone;
 use crate::walk::{PathWalk, SEARCH, WRITE};
 use crate::{CallerContext, FileSemantics, FileSystem, Timestamp};
@@ -64,27 +63,26 @@ impl FileSystem {
         let orphan = key::orphan(self.token());
         let now = Timestamp::now();
         let mark = EntryMark::new(&home.key, now);
+        let removal = EntryRemoval { home: &home, orphan: &orphan, mark: &mark };
+        let store = self.store();
         if walk.dir().semantics != FileSemantics::Temporary
-            && self.post_removal(&home, (&orphan, &mark), epoch)
+            && !store.releases.are_waiting(home.partition)
+            && removal.complete_early(&store.dataset, epoch)
         {
             return Ok(Some(now));
         }
         let mut marks = true;
         for _ in 0..LOOKUPS_MAX {
-            let mut op = Operation::new(home.partition, take_away(&home.key, &orphan))
-                .guard(Guard::BytesAre { key: &home.key, offset: at::STATE, bytes: &[0] })
-                .reveal(INODE_LEN as u32);
-            op.actions.extend(mark.actions(0).filter(|_| marks));
-            let outcome =
-                match self.store().run_removal(ClientOperation::new(op).under_lease(epoch)) {
-                    // Removing must work on a full target, where there may be no room for the first
-                    // change stamp.
-                    Err(error) if error.kind() == ErrorKind::NoSpace && marks => {
-                        marks = false;
-                        continue;
-                    }
-                    outcome => outcome?,
-                };
+            let op = ClientOperation::new(removal.request(marks)).under_lease(epoch);
+            let outcome = match self.store().run_removal(op) {
+                // Removing must work on a full target, where there may be no room for the first
+                // change stamp.
+                Err(error) if error.kind() == ErrorKind::NoSpace && marks => {
+                    marks = false;
+                    continue;
+                }
+                outcome => outcome?,
+            };
             match outcome {
                 OwnedOutcome::Done(results) => {
                     self.clean_up(&RemovedInode::of(results)?)?;
@@ -102,36 +100,6 @@ impl FileSystem {
             }
         }
         Err(fail(ErrorKind::Busy))
-    }
-
-    /// Leaves the removal of a name in a submission queue, where only its record goes, or where its
-    /// file has open references. `false`: that is not so, or cannot be done that way now; nothing
-    /// was done.
-    fn post_removal(
-        &self,
-        home: &RecordLocation,
-        (orphan, mark): (&Key, &EntryMark),
-        epoch: Epoch,
-    ) -> bool {
-        if self.store().releases.are_waiting(home.partition) {
-            return false;
-        }
-        let detach = Action::Detach { key: &home.key, to: orphan };
-        let actions = std::iter::once(detach).chain(mark.actions(0));
-        let removal = Operation::new(home.partition, actions).guard(Guard::BytesAre {
-            key: &home.key,
-            offset: at::STATE,
-            bytes: &[0],
-        });
-        let record = (home.partition, home.key.as_slice());
-        self.store().dataset.submit_change(record, &removal, epoch, |value, _| {
-            Inode::decode(value).is_ok_and(|inode| {
-                inode.layout == DataLayout::Inline
-                    && inode.flags & (FLAG_RENAMED | FLAG_ATTRIBUTES) == 0
-                    && !inode.is_directory()
-                    && value[at::STATE as usize] == 0
-            })
-        })
     }
 
     /// After the removal of a record that was the entry of a file.
@@ -259,11 +227,6 @@ impl FileSystem {
             OwnedOutcome::Failed(_) => Ok(None),
         }
     }
-}
-
-/// Reads the inode of a record and takes its key away; for [`RemovedInode`].
-pub fn take_away<'k>(key: &'k [u8], orphan: &'k [u8]) -> [Action<'k>; 2] {
-    [Action::Get { key, offset: 0, len: INODE_LEN as u32 }, Action::Detach { key, to: orphan }]
 }
 
 /// Whether only owners may remove names from `dir`, and the caller does not own it.

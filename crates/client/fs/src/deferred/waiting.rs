@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use samite_placement::hash;
 use samite_types::Epoch;
-use samite_wire::op::{Action, Guard, Operation};
+use samite_wire::op::Operation;
 
 use crate::change_stamps::EntryMark;
+use crate::entry_operations::NewEntry;
 use crate::inode::at;
-use crate::key::{self, Key};
+use crate::key::Key;
 use crate::store::RecordLocation;
 use crate::{CallerContext, OpenFlags, Timestamp};
 
@@ -118,15 +119,15 @@ pub fn with_operations<T>(files: &[UnsentFile], work: impl FnOnce(Vec<Operation<
     let marks: Vec<EntryMark> =
         files.iter().map(|file| EntryMark::new(&file.home.key, file.changed())).collect();
     let operations = files.iter().zip(&marks).map(|(file, mark)| {
-        let key = &file.home.key;
-        let mut operation = Operation::put(file.home.partition, key, &file.value)
-            .guard(Guard::Absent(key))
-            .guard(Guard::Absent(&file.place.seal));
-        operation.actions.extend(mark.actions(0));
-        if file.is_open {
-            operation.actions.push(Action::Hold { key, token: file.hold });
-        }
-        operation
+        let entry = NewEntry {
+            home: &file.home,
+            value: &file.value,
+            tombstone: &file.place.seal,
+            mark,
+            is_directory: false,
+            hold: if file.is_open { file.hold } else { 0 },
+        };
+        entry.request(false)
     });
     work(operations.collect())
 }
