@@ -185,7 +185,7 @@ impl FileSystem {
             }
             // Also when the inode has this time already: its change stamps may be younger.
             if after.is_directory() && sets_mtime {
-                self.reset_stamp_times(after.ino)?;
+                self.store().reset_stamp_times(after.ino)?;
             }
             if !self.put_changes(&node, &before, &after)? {
                 continue;

@@ -45,7 +45,7 @@ impl FileSystem {
     pub fn root(&self) -> Result<FoundFile> {
         named("look up", b"/", |_| {
             let home = self.store().own(ROOT_INO);
-            let node = self.lookup_location(&home, NO_LEASE)?;
+            let node = self.store().lookup_location(&home, NO_LEASE)?;
             self.found(node.ok_or_else(|| fail(ErrorKind::NotFound))?)
         })
     }

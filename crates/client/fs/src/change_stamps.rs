@@ -9,8 +9,9 @@ use samite_client::{OwnedOutcome, OwnedResult};
 use samite_types::{ErrorKind, PartitionId, Result};
 use samite_wire::op::{Action, Guard, Operation, ValueData};
 
+use crate::Timestamp;
 use crate::key::{self, Key};
-use crate::{FileSystem, Timestamp};
+use crate::store::RecordStoreView;
 
 const SUBDIRECTORIES_AT: u32 = 8;
 
@@ -80,17 +81,17 @@ impl ChangeStamps {
     }
 }
 
-impl FileSystem {
+impl RecordStoreView {
     /// Asks every partition for the directory's stamp. The stamps of a node that cannot be reached
     /// are left out: they are gone with the entries, and the directory's other entries can be
     /// reached only by clients that can ask for its attributes.
-    pub(crate) fn change_stamps(&self, directory: u64) -> Result<ChangeStamps> {
+    pub fn change_stamps(&self, directory: u64) -> Result<ChangeStamps> {
         let key = key::change_stamp(directory);
         let mut marks = ChangeStamps::NONE;
-        match self.store().run_everywhere(|partition| Operation::get(partition, &key)) {
+        match self.run_everywhere(|partition| Operation::get(partition, &key)) {
             Err(error) if is_gone(error.kind()) => {
-                for partition in (0..self.store().dataset.partitions()).map(PartitionId) {
-                    match self.store().run(Operation::get(partition, &key)) {
+                for partition in (0..self.dataset.partitions()).map(PartitionId) {
+                    match self.run(Operation::get(partition, &key)) {
                         Err(error) if is_gone(error.kind()) => {}
                         outcome => add(&mut marks, outcome?)?,
                     }
@@ -102,17 +103,17 @@ impl FileSystem {
     }
 
     /// Forgets the times of the stamps, so that the inode's own counts.
-    pub(crate) fn reset_stamp_times(&self, directory: u64) -> Result<()> {
+    pub fn reset_stamp_times(&self, directory: u64) -> Result<()> {
         let key = key::change_stamp(directory);
         let never = NEVER.0.to_le_bytes();
         let reset = |partition| {
             let reset = Action::Write { key: &key, offset: 0, data: ValueData::Inline(&never) };
             Operation::new(partition, [reset]).guard(Guard::Exists(&key))
         };
-        match self.store().run_everywhere(reset) {
+        match self.run_everywhere(reset) {
             Err(error) if error.kind() == ErrorKind::Lost => {
-                for partition in (0..self.store().dataset.partitions()).map(PartitionId) {
-                    match self.store().run(reset(partition)) {
+                for partition in (0..self.dataset.partitions()).map(PartitionId) {
+                    match self.run(reset(partition)) {
                         // There is no stamp.
                         Err(error) if error.kind() == ErrorKind::Lost => {}
                         outcome => drop(outcome?),

@@ -269,12 +269,12 @@ impl FileSystem {
         let epoch = store.dataset.lease_epoch();
         let dir = file.place.dir;
         let is_it = |node: &FoundInode| node.inode.ino == dir;
-        let mut found = self.lookup_location(&file.place.dir_home, epoch)?.filter(is_it);
+        let mut found = self.store().lookup_location(&file.place.dir_home, epoch)?.filter(is_it);
         if found.is_none() {
             let location = store.location(key::location(dir));
             if let Some((_, entry)) = store.value(&location)? {
                 let home = store.location(Key::from_slice(&entry));
-                found = self.lookup_location(&home, epoch)?.filter(is_it);
+                found = self.store().lookup_location(&home, epoch)?.filter(is_it);
             }
         }
         let found = found.ok_or_else(|| fail(ErrorKind::NotFound))?;
@@ -286,7 +286,7 @@ impl FileSystem {
 
     /// The name was taken: repeats on the file of that name the calls on the one that was made.
     fn open_existing(&self, file: &UnsentFile) -> Result<bool> {
-        let Some(node) = self.lookup_location(&file.home, file.place.epoch)? else {
+        let Some(node) = self.store().lookup_location(&file.home, file.place.epoch)? else {
             return Ok(false);
         };
         let inode = node.inode;

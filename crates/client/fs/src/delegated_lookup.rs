@@ -90,7 +90,7 @@ impl FileSystem {
                 return Ok(ResolvedName { found: None, name, attributes: None });
             };
             let is_here = !matches!(node.inode.layout, DataLayout::Moving | DataLayout::Elsewhere);
-            if let Some(node) = self.settled(node)? {
+            if let Some(node) = self.store().settled(node)? {
                 let (attr, attributes) = self.attr_under(&node, name.filter(|_| is_here))?;
                 let found = Some(FoundFile { file: OpenFile::of_node(self, node), attr });
                 return Ok(ResolvedName { found, name, attributes });
@@ -123,7 +123,9 @@ impl FileSystem {
     ) -> Result<(ChangeStamps, Option<DelegationStamp>)> {
         let key = key::change_stamp(directory);
         let moment = if wanted { self.store().dataset.read_stamp_of_key(&key) } else { None };
-        let Some(moment) = moment else { return Ok((self.change_stamps(directory)?, None)) };
+        let Some(moment) = moment else {
+            return Ok((self.store().change_stamps(directory)?, None));
+        };
         let outcomes = self.store().run_everywhere(|partition| {
             Operation::new(partition, listed_under_lease(&key, ChangeStamps::RECORD_LEN))
         });
@@ -131,7 +133,7 @@ impl FileSystem {
             // A node that cannot be reached grants no delegation, nor does one that has lost its
             // memory.
             Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Lost) => {
-                return Ok((self.change_stamps(directory)?, None));
+                return Ok((self.store().change_stamps(directory)?, None));
             }
             outcomes => outcomes?,
         };

@@ -92,8 +92,8 @@ impl FileSystem {
         epoch: Epoch,
         now: Timestamp,
     ) -> Result<()> {
-        self.note_location(&first.node, &second.end.home)?;
-        self.note_location(&second.node, &first.end.home)?;
+        self.store().note_location(&first.node, &second.end.home)?;
+        self.store().note_location(&second.node, &first.end.home)?;
         let (key, other) = (&first.end.home.key, &second.end.home.key);
         let directories = i64::from(first.is_directory()) - i64::from(second.is_directory());
         let aside = key::orphan(self.token());
@@ -133,14 +133,20 @@ impl FileSystem {
             second.end.home.clone(),
         )
         .bringing(&second.value);
-        self.note_location(&second.node, &first.end.home)?;
-        if !self.freeze(&first.node, &intended)? {
+        self.store().note_location(&second.node, &first.end.home)?;
+        if !self.store().freeze(&first.node, &intended)? {
             return Err(fail(ErrorKind::StaleLease));
         }
         let directories = i64::from(first.is_directory()) - i64::from(second.is_directory());
         let mark = EntryMark::new(&second.end.home.key, now);
         let guard = Guard::VersionIs(&second.end.home.key, second.node.version);
-        match self.decide(&intended, &first.value, epoch, [guard], mark.actions(directories))? {
+        match self.store().decide(
+            &intended,
+            &first.value,
+            epoch,
+            [guard],
+            mark.actions(directories),
+        )? {
             MoveDecision::Done(_) => Ok(()),
             MoveDecision::Refused(_) | MoveDecision::Recovered => Err(fail(ErrorKind::StaleLease)),
         }

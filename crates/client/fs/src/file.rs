@@ -280,7 +280,7 @@ impl OpenFile {
             let home = self.location();
             match self.fs.store().read(&home, NO_LEASE)? {
                 Some(node) if node.inode.ino == self.ino() => match node.inode.layout {
-                    DataLayout::Moving => self.fs.await_move(&home)?,
+                    DataLayout::Moving => self.fs.store().await_move(&home)?,
                     DataLayout::Elsewhere => {
                         self.settle_at(self.fs.store().own(self.ino()), DataLayout::Inline);
                     }
@@ -337,7 +337,7 @@ impl OpenFile {
                         return Ok(InodeTry::Refused(inode));
                     } else {
                         match inode.layout {
-                            DataLayout::Moving => self.fs.await_move(&home)?,
+                            DataLayout::Moving => self.fs.store().await_move(&home)?,
                             DataLayout::Elsewhere => {
                                 self.settle_at(self.fs.store().own(self.ino()), layout);
                             }
@@ -404,7 +404,7 @@ impl OpenFile {
             && node.inode.layout == DataLayout::Moving
         {
             // An exchange moves it there.
-            return self.fs.await_move(&home);
+            return self.fs.store().await_move(&home);
         }
         Err(fail(ErrorKind::StaleHandle))
     }

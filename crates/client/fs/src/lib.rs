@@ -75,6 +75,7 @@ mod locks;
 mod lookup;
 mod make;
 mod moving;
+mod numbers;
 mod open;
 mod open_references;
 mod open_snapshot;

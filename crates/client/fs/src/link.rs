@@ -83,7 +83,7 @@ impl FileSystem {
         }
         walk.require(WRITE | SEARCH)?;
         let home = walk.entry();
-        if self.lookup_location(&home, epoch)?.is_some() {
+        if self.store().lookup_location(&home, epoch)?.is_some() {
             return Err(fail(ErrorKind::Exists));
         }
         if key::is_orphan(&node.home.key) {
@@ -116,7 +116,7 @@ impl FileSystem {
         let (version, mut value) = found.ok_or_else(|| fail(ErrorKind::NotFound))?;
         let fresh = FoundInode { version, inode: Inode::decode(&value)?, ..node.clone() };
         if fresh.inode.layout == DataLayout::Moving {
-            self.await_move(&node.home)?;
+            self.store().await_move(&node.home)?;
             return Err(fail(ErrorKind::StaleLease));
         }
         if fresh.inode.flags & FLAG_NAMEABLE == 0 {
@@ -128,13 +128,13 @@ impl FileSystem {
         let source = node.home.clone();
         let intended =
             MoveIntent::new(self.token(), source, layout, MoveFinish::Delete, home.clone());
-        if !self.freeze(&fresh, &intended)? {
+        if !self.store().freeze(&fresh, &intended)? {
             return Err(fail(ErrorKind::StaleLease));
         }
         let seal = key::tombstone(walk.dir().ino);
         let mark = EntryMark::new(&home.key, Timestamp::now());
         let guards = [Guard::Absent(&home.key), Guard::Absent(&seal)];
-        match self.decide(&intended, &value, walk.epoch, guards, mark.actions(0))? {
+        match self.store().decide(&intended, &value, walk.epoch, guards, mark.actions(0))? {
             MoveDecision::Done(_) => Ok(()),
             MoveDecision::Refused(0) => Err(fail(ErrorKind::Exists)),
             MoveDecision::Refused(_) => {
@@ -198,7 +198,7 @@ impl FileSystem {
                 return Ok(node.inode);
             }
             self.move_out(&node, &own)?;
-            let now = self.lookup_location(&node.home, NO_LEASE)?;
+            let now = self.store().lookup_location(&node.home, NO_LEASE)?;
             match now {
                 Some(now) if now.inode.ino == node.inode.ino => node = now,
                 _ => return Err(fail(ErrorKind::StaleLease)),
@@ -223,9 +223,9 @@ impl FileSystem {
             MoveFinish::Point,
             own.clone(),
         );
-        if self.freeze(&fresh, &intended)? {
+        if self.store().freeze(&fresh, &intended)? {
             let guards = [Guard::Absent(&own.key)];
-            let decision = self.decide(&intended, &value, NO_LEASE, guards, [])?;
+            let decision = self.store().decide(&intended, &value, NO_LEASE, guards, [])?;
             debug_assert!(!matches!(decision, MoveDecision::Refused(_)), "one entry, one inode");
         }
         debug_assert!(value.len() >= INODE_LEN, "it was decoded");

@@ -179,7 +179,7 @@ impl DirHandle {
         }
         let home =
             RecordLocation { key: Key::from_slice(&entry.key), partition: PartitionId(partition) };
-        if !self.fs.outlast_move(&home)? {
+        if !self.fs.store().outlast_move(&home)? {
             // Where the other name belongs may have been listed before it was there.
             return Ok(Some(entry));
         }

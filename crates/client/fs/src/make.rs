@@ -143,7 +143,7 @@ impl FileSystem {
             return Err(fail(ErrorKind::Exists));
         }
         if walk.wants_directory && new.kind != FileKind::Directory {
-            return Err(match self.lookup_location(&walk.entry(), walk.epoch)? {
+            return Err(match self.store().lookup_location(&walk.entry(), walk.epoch)? {
                 Some(_) => fail(ErrorKind::Exists),
                 None => fail(ErrorKind::NotFound),
             });
@@ -165,7 +165,7 @@ impl FileSystem {
             && let Err(denied) = walk.require(WRITE | SEARCH)
         {
             // An existing name is no matter of permission to write here.
-            let existing = self.lookup_location(&walk.entry(), walk.epoch)?;
+            let existing = self.store().lookup_location(&walk.entry(), walk.epoch)?;
             return existing.map(MadeInode::Exists).ok_or(denied);
         }
         let now = Timestamp::now();
@@ -229,7 +229,9 @@ impl FileSystem {
                     return Err(fail(ErrorKind::StaleLease));
                 }
                 Some(found) => {
-                    if let Some(node) = self.settled(self.store().node_of_reveal(home, found)?)? {
+                    if let Some(node) =
+                        self.store().settled(self.store().node_of_reveal(home, found)?)?
+                    {
                         return Ok(MakeAnswer::Exists(node));
                     }
                 }

@@ -28,20 +28,21 @@ use samite_client::{ClientOperation, OwnedOutcome, OwnedResult};
 use samite_types::{Deadline, Epoch, ErrorKind, Result};
 use samite_wire::op::{Action, Guard, Operation, ValueData};
 
+use crate::Timestamp;
 use crate::change_stamps::EntryMark;
 use crate::inode::{DataLayout, INODE_LEN, Inode, STATE_FROZEN, at};
 use crate::key::{self, Key};
-use crate::open_references::HOLDER_LEN;
 use crate::release_queue::ReferenceRelease;
-use crate::removal::first_value;
-use crate::store::{FoundInode, RecordLocation, malformed};
-use crate::{FileSystem, Timestamp};
+use crate::store::{FoundInode, RecordLocation, RecordStoreView, first_value, malformed};
 
 /// How long an intent, a tombstone or a lock may stand still before others take its owner for dead.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Time between two looks at what one waits for.
 const LOOK_EVERY: Duration = Duration::from_micros(100);
+
+/// Bytes of an open reference in a list of references.
+const HOLDER_LEN: usize = 16;
 
 const YES: &[u8] = &[1];
 const NO: &[u8] = &[0];
@@ -159,7 +160,7 @@ impl MoveIntent {
     }
 }
 
-impl FileSystem {
+impl RecordStoreView {
     fn parse_intent(&self, source: &RecordLocation, value: &[u8]) -> Result<MoveIntent> {
         let (token, rest) = value.split_first_chunk::<8>().ok_or_else(malformed)?;
         let ([layout, finish, is_directory, low, high], rest) =
@@ -173,15 +174,15 @@ impl FileSystem {
             source.clone(),
             (layout, *is_directory == 1),
             finish,
-            self.store().location(Key::from_slice(destination)),
+            self.location(Key::from_slice(destination)),
         );
         Ok(MoveIntent { holders: OnceCell::from(holders.to_vec()), ..intended })
     }
 
     /// Freezes `node`, and notes where handles on it will find it. False: it has changed since it was read.
-    pub(crate) fn freeze(&self, node: &FoundInode, intended: &MoveIntent) -> Result<bool> {
+    pub fn freeze(&self, node: &FoundInode, intended: &MoveIntent) -> Result<bool> {
         let source = &intended.source;
-        let location = self.store().location(key::location(node.inode.ino));
+        let location = self.location(key::location(node.inode.ino));
         let destination = &intended.destination.key;
         let intent_key = &intended.keys.intent;
         let intent = intended.intent();
@@ -205,7 +206,7 @@ impl FileSystem {
             let note = Operation::put(location.partition, &location.key, destination);
             ops.push(ClientOperation::new(note));
         }
-        let frozen = self.store().run_all(&mut ops)?.into_iter().next();
+        let frozen = self.run_all(&mut ops)?.into_iter().next();
         let Some(OwnedOutcome::Done(results)) = frozen else { return Ok(false) };
         let Some(OwnedResult::Value { data: holders, .. }) = results.into_iter().nth(3) else {
             return Err(malformed());
@@ -222,7 +223,7 @@ impl FileSystem {
                 offset: 0,
                 bytes: &intended.keys.token,
             });
-            let added = self.store().run(op);
+            let added = self.run(op);
             if added.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace) {
                 self.thaw(intended)?;
             }
@@ -236,22 +237,18 @@ impl FileSystem {
     }
 
     /// Notes where handles on `node` will find it, before it goes there in one operation.
-    pub(crate) fn note_location(
-        &self,
-        node: &FoundInode,
-        destination: &RecordLocation,
-    ) -> Result<()> {
+    pub fn note_location(&self, node: &FoundInode, destination: &RecordLocation) -> Result<()> {
         if !node.has_location() {
             return Ok(());
         }
-        let home = self.store().location(key::location(node.inode.ino));
-        self.store().run(Operation::put(home.partition, &home.key, &destination.key)).map(drop)
+        let home = self.location(key::location(node.inode.ino));
+        self.run(Operation::put(home.partition, &home.key, &destination.key)).map(drop)
     }
 
     /// Decides a move (I16) whose source is frozen: `value` goes to the destination if no one of `guards`
     /// fails; `actions` run in the same operation, before it. Then finishes it, or thaws the
     /// source.
-    pub(crate) fn decide<'k>(
+    pub fn decide<'k>(
         &self,
         decided: &'k MoveIntent,
         value: &'k [u8],
@@ -275,7 +272,7 @@ impl FileSystem {
             op.actions.push(Action::SetHolders { key: to, holders: decided.holders() });
         }
         op.actions.push(Action::Put { key: verdict, data: ValueData::Inline(&decided.keys.yes) });
-        let outcome = match self.store().run(ClientOperation::new(op).under_lease(epoch)) {
+        let outcome = match self.run(ClientOperation::new(op).under_lease(epoch)) {
             // The node said that it did nothing.
             Err(error)
                 if matches!(
@@ -307,7 +304,7 @@ impl FileSystem {
     fn forget_verdict(&self, decided: &MoveIntent) -> Result<()> {
         let verdict = &decided.keys.verdict;
         let op = Operation::new(decided.destination.partition, [Action::Delete { key: verdict }]);
-        self.store().run(op).map(drop)
+        self.run(op).map(drop)
     }
 
     fn finish(&self, decided: &MoveIntent) -> Result<()> {
@@ -360,7 +357,7 @@ impl FileSystem {
 
     fn holders_of(&self, home: &RecordLocation) -> Result<Vec<u8>> {
         let op = Operation::new(home.partition, [Action::Holders { key: &home.key }]);
-        first_value(self.store().run(op)?.into_results("who holds it")?)
+        first_value(self.run(op)?.into_results("who holds it")?)
     }
 
     /// References that were ended at the source since it was frozen end at the destination, too.
@@ -370,9 +367,9 @@ impl FileSystem {
         for holder in of(decided.holders()).into_iter().filter(|holder| !left.contains(holder)) {
             let token = holder.first_chunk().map_or(0, |raw| u64::from_le_bytes(*raw));
             let partition = decided.destination.partition;
-            self.store().release(ReferenceRelease { partition, token, ino: 0, is_urgent: true })?;
+            self.release(ReferenceRelease { partition, token, ino: 0, is_urgent: true })?;
         }
-        self.store().flush_urgent()
+        self.flush_urgent()
     }
 
     /// The value that comes to the source of an exchange: the mover knows it, others find it in the verdict.
@@ -382,12 +379,12 @@ impl FileSystem {
         {
             return Ok(Some(value.to_vec()));
         }
-        let found = self.store().value(&decided.verdict())?;
+        let found = self.value(&decided.verdict())?;
         Ok(found.and_then(|(_, value)| value.strip_prefix(YES).map(<[u8]>::to_vec)))
     }
 
     /// Undoes a freeze.
-    pub(crate) fn thaw(&self, decided: &MoveIntent) -> Result<()> {
+    pub fn thaw(&self, decided: &MoveIntent) -> Result<()> {
         let layout = [decided.layout as u8];
         let op = Operation::new(
             decided.source.partition,
@@ -408,16 +405,16 @@ impl FileSystem {
         let MoveKeys { token, intent, .. } = &decided.keys;
         op.guards.push(Guard::BytesAre { key: intent, offset: 0, bytes: token });
         op.actions.push(Action::Delete { key: intent });
-        self.store().run(op)
+        self.run(op)
     }
 
     /// Waits until the move from `source` has ended; ends it when nothing happens for [`PATIENCE`].
-    pub(crate) fn await_move(&self, source: &RecordLocation) -> Result<()> {
+    pub fn await_move(&self, source: &RecordLocation) -> Result<()> {
         self.outlast_move(source).map(drop)
     }
 
     /// The same. True: the mover was taken for dead.
-    pub(crate) fn outlast_move(&self, source: &RecordLocation) -> Result<bool> {
+    pub fn outlast_move(&self, source: &RecordLocation) -> Result<bool> {
         let intent = RecordLocation { key: key::intent(&source.key), partition: source.partition };
         let Some(value) = self.outlast(&intent)? else { return Ok(false) };
         let stuck = self.parse_intent(source, &value)?;
@@ -432,7 +429,7 @@ impl FileSystem {
         )
         .guard(Guard::Absent(&verdict))
         .reveal(1);
-        match self.store().run(op)? {
+        match self.run(op)? {
             OwnedOutcome::Failed(failure)
                 if failure.current.as_ref().is_some_and(|found| found.bytes == YES) =>
             {
@@ -445,12 +442,12 @@ impl FileSystem {
     }
 
     /// Looks at a record until it is gone (`None`) or changed (`None` too), or has been the same for [`PATIENCE`].
-    pub(crate) fn outlast(&self, home: &RecordLocation) -> Result<Option<Vec<u8>>> {
-        let Some((version, value)) = self.store().value(home)? else { return Ok(None) };
+    pub fn outlast(&self, home: &RecordLocation) -> Result<Option<Vec<u8>>> {
+        let Some((version, value)) = self.value(home)? else { return Ok(None) };
         let end = Deadline::after(PATIENCE);
         while end.remaining().is_some() {
             pause();
-            match self.store().value(home)? {
+            match self.value(home)? {
                 Some((now, _)) if now == version => {}
                 _ => return Ok(None),
             }

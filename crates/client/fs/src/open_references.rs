@@ -19,8 +19,6 @@ use crate::key::{self, Key};
 use crate::release_queue::{PendingReleases, ReferenceRelease};
 use crate::store::{RecordLocation, RecordStoreView, expected, listing, malformed};
 
-/// Bytes of an open reference in a list of references.
-pub const HOLDER_LEN: usize = 16;
 /// Orphans that one look at a partition finds.
 const SWEEP_AT_ONCE: u32 = 256;
 

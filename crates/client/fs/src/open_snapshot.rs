@@ -91,8 +91,8 @@ impl OpenFile {
 }
 
 impl FileSystem {
-    /// As [`FileSystem::lookup_location`], for a file that is about to be opened, and perhaps read:
-    /// with an open reference on what is found.
+    /// The inode in `home`, or in the record that `home` names, for a file that is about to be
+    /// opened, and perhaps read: with an open reference on what is found.
     pub(crate) fn lookup_to_open(
         &self,
         home: &RecordLocation,
@@ -118,7 +118,7 @@ impl FileSystem {
             match node.inode.layout {
                 DataLayout::Moving => {
                     self.let_go(&node)?;
-                    self.await_move(&node.home)?;
+                    self.store().await_move(&node.home)?;
                 }
                 DataLayout::Elsewhere => {
                     self.let_go(&node)?;

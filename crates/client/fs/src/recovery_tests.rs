@@ -67,7 +67,7 @@ fn frozen_from(fs: &FileSystem, from: &[u8]) -> (MoveIntent, Vec<u8>) {
         to,
     );
     let (_, value) = fs.store().value(&node.home).unwrap().unwrap();
-    assert!(fs.freeze(&node, &moved).unwrap());
+    assert!(fs.store().freeze(&node, &moved).unwrap());
     (moved, value)
 }
 
@@ -79,7 +79,7 @@ fn a_move_that_was_not_decided_is_undone() {
     put(&rig.other, b"/from", b"DATA");
     assert_eq!(rig.other.stat(&ctx(), b"/to", true).unwrap_err().kind(), ErrorKind::NotFound);
     // The mover was only slow: it finds out that it may not decide any more.
-    let late = rig.fs.decide(&moved, &value, NO_LEASE, [], []).unwrap();
+    let late = rig.fs.store().decide(&moved, &value, NO_LEASE, [], []).unwrap();
     assert!(matches!(late, crate::moving::MoveDecision::Recovered), "{late:?}");
     assert_eq!(rig.fs.stat(&ctx(), b"/to", true).unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(get(&rig.fs, b"/from"), b"DATA");
@@ -203,7 +203,7 @@ fn frozen_exchange(fs: &FileSystem) -> (MoveIntent, Vec<u8>) {
     )
     .bringing(&value(&there));
     let first = value(&node);
-    assert!(fs.freeze(&node, &moved).unwrap());
+    assert!(fs.store().freeze(&node, &moved).unwrap());
     (moved, first)
 }
 
@@ -213,7 +213,7 @@ fn an_exchange_that_was_not_decided_is_undone() {
     let (moved, value) = frozen_exchange(&rig.fs);
     assert_eq!(get(&rig.other, b"/to"), b"other");
     assert_eq!(get(&rig.other, b"/from"), b"data");
-    let late = rig.fs.decide(&moved, &value, NO_LEASE, [], []).unwrap();
+    let late = rig.fs.store().decide(&moved, &value, NO_LEASE, [], []).unwrap();
     assert!(matches!(late, crate::moving::MoveDecision::Recovered), "{late:?}");
     assert_eq!(get(&rig.fs, b"/to"), b"other");
 }
@@ -225,7 +225,7 @@ fn an_exchange_that_was_decided_is_finished() {
     let (moved, value) = frozen_exchange(&rig.fs);
     let (_, there) = rig.fs.store().value(&moved.destination).unwrap().unwrap();
     let node = rig.fs.store().read(&moved.destination, NO_LEASE).unwrap().unwrap();
-    rig.fs.note_location(&node, &moved.source).unwrap();
+    rig.fs.store().note_location(&node, &moved.source).unwrap();
     let verdict = key::verdict(moved.token);
     let yes = [&[1], &there[..]].concat();
     let decide = Operation::new(

@@ -1,6 +1,6 @@
 //! Removing names, and what they named.
 
-use samite_client::{ClientOperation, OwnedOutcome, OwnedResult};
+use samite_client::{ClientOperation, OwnedOutcome};
 use samite_types::{Epoch, ErrorKind, Result};
 use samite_wire::op::{Action, Guard, Operation};
 
@@ -12,7 +12,7 @@ use crate::inode::{DataLayout, INODE_LEN, Inode, at, identity, inode_changed};
 use crate::key;
 use crate::lookup::LOOKUPS_MAX;
 use crate::open_references::RemovedInode;
-use crate::store::{NO_LEASE, fail, malformed};
+use crate::store::{NO_LEASE, fail, first_value};
 use crate::tombstone::DirectoryTombstone;
 use crate::walk::{PathWalk, SEARCH, WRITE};
 use crate::{CallerContext, FileSemantics, FileSystem, Timestamp};
@@ -53,8 +53,10 @@ impl FileSystem {
         walk.require(WRITE | SEARCH)?;
         let home = walk.entry();
         if walk.wants_directory || needs_owner(ctx, walk.dir()) {
-            let node =
-                self.lookup_location(&home, epoch)?.ok_or_else(|| fail(ErrorKind::NotFound))?;
+            let node = self
+                .store()
+                .lookup_location(&home, epoch)?
+                .ok_or_else(|| fail(ErrorKind::NotFound))?;
             if walk.wants_directory && !node.inode.is_directory() {
                 return Err(fail(ErrorKind::NotDirectory));
             }
@@ -92,7 +94,7 @@ impl FileSystem {
                     let found = failure.current.ok_or_else(|| fail(ErrorKind::NotFound))?;
                     let inode = Inode::decode(&found.bytes)?;
                     if inode.layout == DataLayout::Moving {
-                        self.await_move(&home)?;
+                        self.store().await_move(&home)?;
                     } else {
                         return Err(fail(ErrorKind::IsDirectory));
                     }
@@ -186,8 +188,10 @@ impl FileSystem {
         let dir = match self.inner.cache.get(epoch, &home.key) {
             Some(dir) => dir,
             None => {
-                let node =
-                    self.lookup_location(&home, epoch)?.ok_or_else(|| fail(ErrorKind::NotFound))?;
+                let node = self
+                    .store()
+                    .lookup_location(&home, epoch)?
+                    .ok_or_else(|| fail(ErrorKind::NotFound))?;
                 if !node.inode.is_directory() {
                     return Err(fail(ErrorKind::NotDirectory));
                 }
@@ -240,12 +244,4 @@ pub fn check_sticky(ctx: &CallerContext, dir: DirNode, owner: u32) -> Result<()>
         return Err(fail(ErrorKind::NotOwner));
     }
     Ok(())
-}
-
-/// Bytes that the first action, a `Get`, returned.
-pub fn first_value(results: samite_wire::op::List<OwnedResult, 2>) -> Result<Vec<u8>> {
-    match results.into_iter().next() {
-        Some(OwnedResult::Value { data, .. }) => Ok(data),
-        _ => Err(malformed()),
-    }
 }

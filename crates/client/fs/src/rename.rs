@@ -185,7 +185,7 @@ impl FileSystem {
     /// Fails with `StaleLease`, after a wait, when the entry is moving or being removed.
     fn wait_for_rest(&self, node: &FoundInode) -> Result<()> {
         if node.inode.layout == DataLayout::Moving {
-            self.await_move(&node.home)?;
+            self.store().await_move(&node.home)?;
         } else if node.inode.removal != 0 {
             self.outlast_removal(&node.home, node.inode.ino, node.inode.removal)?;
         } else {
@@ -203,7 +203,7 @@ impl FileSystem {
         if !crate::removal::needs_owner(ctx, walk.dir()) {
             return Ok(());
         }
-        let node = self.lookup_location(&entry.home, walk.epoch)?;
+        let node = self.store().lookup_location(&entry.home, walk.epoch)?;
         let node = node.ok_or_else(|| fail(ErrorKind::StaleLease))?;
         check_sticky(ctx, walk.dir(), node.inode.uid)
     }
@@ -242,7 +242,7 @@ impl FileSystem {
         let now = Timestamp::now();
         let value = renamed(&plan.node, &plan.value, now);
         if plan.from.home.partition == plan.to.home.partition {
-            self.note_location(&plan.node, &plan.to.home)?;
+            self.store().note_location(&plan.node, &plan.to.home)?;
             self.move_within(plan, sealed, &value, now)
         } else {
             self.move_across(plan, sealed, &value, now)
@@ -299,13 +299,13 @@ impl FileSystem {
             plan.to.home.clone(),
         )
         .bringing(plan.left.as_deref().unwrap_or_default());
-        if !self.freeze(&plan.node, &intended)? {
+        if !self.store().freeze(&plan.node, &intended)? {
             return Err(fail(ErrorKind::StaleLease));
         }
         let target = RenameTarget::new(plan, sealed, self.token());
         let mark = EntryMark::new(&plan.to.home.key, now);
         let actions = target.reads().chain(mark.actions(target.directories_after));
-        match self.decide(&intended, value, plan.epoch, target.guards(), actions)? {
+        match self.store().decide(&intended, value, plan.epoch, target.guards(), actions)? {
             MoveDecision::Done(OwnedOutcome::Done(results)) if plan.replaced.is_some() => {
                 RemovedInode::of(results).map(Some)
             }
@@ -334,7 +334,7 @@ impl FileSystem {
             if self.store().run(ClientOperation::new(op).under_lease(NO_LEASE))?.is_done() {
                 return Ok(token);
             }
-            if let Some(held) = self.outlast(&home)? {
+            if let Some(held) = self.store().outlast(&home)? {
                 self.release(&home, &held)?;
             }
         }

@@ -46,7 +46,7 @@ impl FileSystem {
         if node.inode.is_directory() && key::is_orphan(&node.home.key) {
             attr.blocks = 0;
         } else if node.inode.is_directory() {
-            attr = Self::attr_of_directory(node, &self.change_stamps(node.inode.ino)?);
+            attr = Self::attr_of_directory(node, &self.store().change_stamps(node.inode.ino)?);
         }
         Ok(attr)
     }
@@ -115,7 +115,7 @@ impl FileSystem {
     }
 
     pub(crate) fn forks(&self) -> u32 {
-        self.inner.forks.load(std::sync::atomic::Ordering::Acquire)
+        self.inner.numbers.forks()
     }
 }
 

@@ -288,6 +288,14 @@ pub fn only(results: &List<OwnedResult, 2>) -> Result<&OwnedResult> {
     results.first().ok_or_else(malformed)
 }
 
+/// Bytes that the first action, a `Get`, returned.
+pub fn first_value(results: List<OwnedResult, 2>) -> Result<Vec<u8>> {
+    match results.into_iter().next() {
+        Some(OwnedResult::Value { data, .. }) => Ok(data),
+        _ => Err(malformed()),
+    }
+}
+
 /// Entries of a listing, and whether there are no more.
 pub fn listing(outcome: OwnedOutcome) -> Result<(Vec<OwnedEntry>, bool)> {
     match outcome.into_results("list")?.into_iter().next() {

@@ -109,7 +109,7 @@ impl FileSystem {
                 return Err(fail(ErrorKind::NotFound));
             }
             if found.layout == DataLayout::Moving {
-                self.await_move(home)?;
+                self.store().await_move(home)?;
                 return Err(fail(ErrorKind::StaleLease));
             }
             self.outlast_removal(home, ino, found.removal)?;
@@ -123,7 +123,7 @@ impl FileSystem {
         ino: u64,
         token: u64,
     ) -> Result<()> {
-        if self.outlast(home)?.is_some() {
+        if self.store().outlast(home)?.is_some() {
             self.unseal(&DirectoryTombstone { home: home.clone(), ino, token })?;
         }
         Ok(())
@@ -170,7 +170,7 @@ impl FileSystem {
     /// resolves its path again.
     pub(crate) fn outlast_tombstone(&self, ino: u64, partition: PartitionId) -> Result<()> {
         let seal = RecordLocation { key: key::tombstone(ino), partition };
-        let Some(value) = self.outlast(&seal)? else { return Ok(()) };
+        let Some(value) = self.store().outlast(&seal)? else { return Ok(()) };
         let (token, home_key) = value.split_first_chunk::<8>().ok_or_else(malformed)?;
         let token = u64::from_le_bytes(*token);
         let sealed = DirectoryTombstone {

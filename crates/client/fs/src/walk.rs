@@ -223,7 +223,7 @@ impl<'a> PathWalk<'a> {
         }
         // Cached permissions may be narrower than the real ones: only taking some away raises the
         // name-space generation.
-        let node = self.fs.lookup_location(&self.directory_location(), self.epoch)?;
+        let node = self.fs.store().lookup_location(&self.directory_location(), self.epoch)?;
         let node = node.ok_or_else(|| fail(ErrorKind::StaleLease))?;
         let fresh = DirNode::of(&node.inode);
         if let Some(top) = self.stack.last_mut() {
@@ -278,7 +278,7 @@ impl<'a> PathWalk<'a> {
             return Ok(());
         }
         let home = self.fs.store().location(key);
-        let node = self.fs.lookup_location(&home, self.epoch)?;
+        let node = self.fs.store().lookup_location(&home, self.epoch)?;
         let node = node.ok_or_else(|| fail(ErrorKind::NotFound))?;
         match (node.inode.kind, node.target) {
             (FileKind::Directory, _) => {
@@ -336,7 +336,7 @@ impl<'a> PathWalk<'a> {
     /// The inode in `home`; with an open reference if it is about to be opened.
     pub fn look_up(&mut self, home: &RecordLocation) -> Result<Option<FoundInode>> {
         if !self.opens {
-            return self.fs.lookup_location(home, self.epoch);
+            return self.fs.store().lookup_location(home, self.epoch);
         }
         let reads = self.reads.then(|| self.dir().semantics);
         let found = self.fs.lookup_to_open(home, self.epoch, reads)?;

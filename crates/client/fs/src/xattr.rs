@@ -189,7 +189,7 @@ impl FileSystem {
             if self.store().run(op)?.is_done() {
                 return Ok(());
             }
-            let found = self.lookup_location(&node.home, crate::store::NO_LEASE)?;
+            let found = self.store().lookup_location(&node.home, crate::store::NO_LEASE)?;
             node = found
                 .filter(|found| found.inode.ino == node.inode.ino)
                 .ok_or_else(|| fail(ErrorKind::StaleHandle))?;
