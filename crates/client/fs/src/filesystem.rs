@@ -9,13 +9,13 @@ use samite_types::{Deadline, Entropy, Epoch, Error, ErrorKind, Result, SystemEnt
 use samite_wire::control::NodeStatus;
 use samite_wire::op::{Action, Guard, Operation};
 
-use crate::cache::DirCache;
-use crate::deferred::files::DeferredFiles;
-use crate::inode::Inode;
-use crate::key::{INO_COUNTER, LEASE_COUNTER, ROOT_INO};
-use crate::known_directories::KnownDirectories;
-use crate::numbers::ProcessNumbers;
-use crate::store::{NO_LEASE, RecordStoreView, fail};
+use crate::files::deferred::pending::DeferredFiles;
+use crate::names::cache::DirCache;
+use crate::names::known_directories::KnownDirectories;
+use crate::records::inode::Inode;
+use crate::records::key::{INO_COUNTER, LEASE_COUNTER, ROOT_INO};
+use crate::records::numbers::ProcessNumbers;
+use crate::records::store::{NO_LEASE, RecordStoreView, fail};
 use crate::{NAME_LEN_MAX, STAT_BLOCK_LEN, StatFs, Timestamp};
 
 /// How often an operation may find its cached directories out of date before it gives up.
