@@ -57,3 +57,19 @@ pub(crate) fn named<'a, T>(
         error.context(format_args!("{call} {:?}", String::from_utf8_lossy(at.path)))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use samite_types::ErrorKind;
+
+    use super::*;
+    use crate::records::store::fail;
+
+    #[test]
+    fn an_error_names_the_call_and_the_path() {
+        let error = named("unlink", b"/a/b", |_| Err::<(), _>(fail(ErrorKind::NotFound)));
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.message().starts_with("unlink \"/a/b\""), "{}", error.message());
+    }
+}
