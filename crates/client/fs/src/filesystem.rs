@@ -2,29 +2,21 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use samite_client::{Client, Dataset, OwnedOutcome};
-use samite_types::{
-    Clock, Deadline, Entropy, Epoch, Error, ErrorKind, Result, SystemClock, SystemEntropy,
-};
+use samite_client::{Client, Dataset};
+use samite_types::{Deadline, Entropy, Epoch, Error, ErrorKind, Result, SystemEntropy};
 use samite_wire::control::NodeStatus;
 use samite_wire::op::{Action, Guard, Operation};
 
-use crate::ancestry::KnownDirectories;
-use crate::at::RelativePath;
-use crate::cache::DirCache;
-use crate::deferred::DeferredFiles;
-use crate::inode::Inode;
-use crate::key::{INO_COUNTER, LEASE_COUNTER, ROOT_INO};
-use crate::store::{NO_LEASE, RecordStoreView, fail, only};
-use crate::{FileKind, NAME_LEN_MAX, STAT_BLOCK_LEN, StatFs, Timestamp};
-
-/// Inode numbers that a process takes at a time.
-const INO_RANGE: u64 = 1 << 12;
-/// How often a counter may vanish while a process draws from it.
-const DRAWS_MAX: u32 = 3;
+use crate::files::deferred::pending::DeferredFiles;
+use crate::names::cache::DirCache;
+use crate::names::known_directories::KnownDirectories;
+use crate::records::inode::Inode;
+use crate::records::key::{INO_COUNTER, LEASE_COUNTER, ROOT_INO};
+use crate::records::numbers::ProcessNumbers;
+use crate::records::store::{NO_LEASE, RecordStoreView, fail};
+use crate::{NAME_LEN_MAX, STAT_BLOCK_LEN, StatFs, Timestamp};
 
 /// How often an operation may find its cached directories out of date before it gives up.
 const LEASE_TRIES_MAX: u32 = 1000;
@@ -50,11 +42,7 @@ pub(crate) struct FileSystemInner {
     pub directories: KnownDirectories,
     /// Absolute symbolic links start with this to stay in the store; `None`: all do.
     pub mount_point: Option<Box<[u8]>>,
-    /// Next inode number; a multiple of [`INO_RANGE`] means that a new range is due.
-    next_ino: AtomicU64,
-    /// Forks that this process is away from the one that opened the file system.
-    pub forks: AtomicU32,
-    tokens: AtomicU64,
+    pub numbers: ProcessNumbers,
 }
 
 impl FileSystem {
@@ -88,9 +76,7 @@ impl FileSystem {
             deferred: DeferredFiles::default(),
             directories: KnownDirectories::default(),
             mount_point: mount_point.map(Box::from),
-            next_ino: AtomicU64::new(0),
-            forks: AtomicU32::new(0),
-            tokens: AtomicU64::new(SystemEntropy.next_u64()),
+            numbers: ProcessNumbers::new(SystemEntropy.next_u64()),
         };
         let fs = Self { inner: Arc::new(inner), sends_deferred: true };
         fs.ensure_root().map_err(context)?;
@@ -112,11 +98,9 @@ impl FileSystem {
     /// To be called in the child after `fork`, after the client's own: inode numbers and writing
     /// marks belong to one process. Takes no lock.
     pub fn after_fork_child(&self) {
-        self.inner.next_ino.store(0, Ordering::Relaxed);
+        self.inner.numbers.after_fork_child(SystemEntropy.next_u64());
         self.inner.deferred.after_fork_child();
         self.inner.store.forget_releases();
-        self.inner.forks.fetch_add(1, Ordering::AcqRel);
-        self.inner.tokens.store(SystemEntropy.next_u64(), Ordering::Relaxed);
     }
 
     /// The status of all nodes. Where other nodes have the records of a node, too, one that cannot
@@ -187,48 +171,17 @@ impl FileSystem {
 
     /// A number that no other process, and no other call, gets; never 0 or all ones.
     pub(crate) fn token(&self) -> u64 {
-        // Steps of an odd constant from a random start: no repeats before 2^64, and far from other processes' starts.
-        let token = self.inner.tokens.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-        token.clamp(1, u64::MAX - 1)
+        self.inner.numbers.token()
     }
 
     /// A new inode number.
     pub(crate) fn new_ino(&self) -> Result<u64> {
-        let next = &self.inner.next_ino;
         loop {
-            let ino = next.load(Ordering::Relaxed);
-            if ino.is_multiple_of(INO_RANGE) {
-                // Two threads may each take a range here; the loser's is dropped, which changes
-                // nothing.
-                let range = self.draw(INO_COUNTER)?;
-                next.store(range * INO_RANGE + 1, Ordering::Relaxed);
-            } else if next
-                .compare_exchange_weak(ino, ino + 1, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
-            {
+            if let Some(ino) = self.inner.numbers.next_ino() {
                 return Ok(ino);
             }
+            self.inner.numbers.start_range(self.store().draw(INO_COUNTER)?);
         }
-    }
-
-    /// The next number of a counter. One that is not there begins with the time, in milliseconds:
-    /// it may have died with a node, and the numbers that it gave out before are not given out
-    /// again.
-    fn draw(&self, counter: &[u8]) -> Result<u64> {
-        let partition = self.store().dataset.partition_of(counter);
-        for _ in 0..DRAWS_MAX {
-            let op = Operation::new(partition, [Action::Add { key: counter, offset: 0, delta: 1 }])
-                .guard(Guard::Exists(counter));
-            if let OwnedOutcome::Done(results) = self.store().run(op)? {
-                return Ok(only(&results)?.number()?.wrapping_add(1));
-            }
-            let start = SystemClock.realtime().as_millis() as u64;
-            let start = start.to_le_bytes();
-            let begin = Operation::put(partition, counter, &start).guard(Guard::Absent(counter));
-            // A faster process has begun it.
-            self.store().run(begin)?;
-        }
-        Err(fail(ErrorKind::Busy))
     }
 
     /// Makes every client drop its cached directories before its next operation. `key` is the entry of the one
@@ -242,7 +195,7 @@ impl FileSystem {
         key: &[u8],
         also: impl Fn() -> Vec<Action<'k>>,
     ) -> Result<()> {
-        let epoch = Epoch(self.draw(LEASE_COUNTER)?);
+        let epoch = Epoch(self.store().draw(LEASE_COUNTER)?);
         self.store().run_everywhere(|partition| {
             let mut actions = also();
             actions.push(Action::RaiseLease { epoch });
@@ -271,17 +224,11 @@ impl FileSystem {
         if self.store().read(&home, NO_LEASE)?.is_some() {
             return Ok(());
         }
-        let value = new_root(Timestamp::now()).encode();
+        let value = Inode::root(Timestamp::now()).encode();
         let op = Operation::put(home.partition, &home.key, &value).guard(Guard::Absent(&home.key));
         // A guard that fails: another process was faster.
         self.store().run(op).map(drop)
     }
-}
-
-/// The root directory as it is made.
-pub(crate) fn new_root(now: Timestamp) -> Inode {
-    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    Inode::new(FileKind::Directory, ROOT_INO, 0o755, uid.as_raw(), gid.as_raw(), now)
 }
 
 impl fmt::Debug for FileSystem {
@@ -299,16 +246,4 @@ fn find_or_create(client: &Client, name: &str) -> Result<Dataset> {
         }
         result => result,
     }
-}
-
-/// Names the call and its path in an error.
-pub(crate) fn named<'a, T>(
-    call: &'static str,
-    at: impl Into<RelativePath<'a>>,
-    run: impl FnOnce(RelativePath<'a>) -> Result<T>,
-) -> Result<T> {
-    let at = at.into();
-    run(at).map_err(|error| {
-        error.context(format_args!("{call} {:?}", String::from_utf8_lossy(at.path)))
-    })
 }

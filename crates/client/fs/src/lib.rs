@@ -5,14 +5,25 @@
 //!
 //! # How it is built
 //!
-//! `key.rs` and `inode.rs` define the records of a file system. `walk.rs` resolves paths over
-//! `cache.rs`; `make.rs`, `removal.rs`, `rename.rs` and `link.rs` change names, the latter two with
-//! `moving.rs`, and directories are removed with `tombstone.rs`. `exchange.rs` swaps names.
-//! `open_references.rs` keeps open files alive without a name. `file.rs` is an open file, `io.rs`
-//! reads and writes it, `append.rs` appends to its tail (`tail.rs`), `convert.rs` moves its data
-//! from the inode to chunks, `size.rs` finds out how long it is, `writing.rs` notes which bytes a
-//! handle wrote and when, `holes.rs` and `extents.rs` find where there is nothing. `deferred.rs`
-//! keeps new files of temporary directories until they leave together.
+//! `records/` is at the bottom, and knows neither paths nor open files: `key.rs` and `inode.rs`
+//! define the records of a file system, `store.rs` reads and changes them, `lookup.rs` finds an
+//! inode wherever it lives by now, `moving.rs` moves one between partitions.
+//!
+//! `names/` resolves paths (`walk.rs` over `cache.rs`) and lists directories. `make.rs`,
+//! `removal.rs`, `rename.rs` and `link.rs` change names; `entry_operations.rs` has the operations
+//! that make and remove an entry, and directories are removed with `tombstone.rs`. `exchange.rs`
+//! swaps names.
+//!
+//! `files/`: `file.rs` is an open file, `io.rs` reads and writes it, `append.rs` appends to its
+//! tail (`tail.rs`), `convert.rs` moves its data from the inode to chunks, `size.rs` finds out how
+//! long it is, `writing.rs` notes which bytes a handle wrote and when, `holes.rs` finds where there
+//! is nothing. `deferred.rs` keeps new files of temporary directories until they leave together.
+//!
+//! `sharing/`: `delegated.rs` reads records under delegations, for mounts (`delegated_lookup.rs`)
+//! and for files that are opened (`open_snapshot.rs`). `open_references.rs` keeps open files alive
+//! without a name, and `locks.rs` locks them.
+//!
+//! `filesystem.rs` puts it together.
 //!
 //! # Guarantees
 //!
@@ -41,70 +52,34 @@
 //! - A process that dies half-way leaves nothing that others cannot finish or undo; they wait up to
 //!   2 s for that.
 
-mod ancestry;
-mod append;
-mod at;
-mod attr;
-mod attributes;
-mod batch;
-mod by_inode;
-mod cache;
-mod change_stamps;
-mod chunks;
 mod context;
-mod convert;
-mod copy;
-mod deferred;
-mod delegated;
-mod exchange;
-mod extents;
-mod file;
+mod files;
 mod filesystem;
-mod holes;
-mod inode;
-mod io;
-mod key;
-mod link;
-mod listed;
-mod listing;
-mod locks;
-mod make;
-mod moving;
-mod open;
-mod open_references;
-mod open_snapshot;
-mod removal;
-mod rename;
+mod names;
+mod records;
 mod semantics;
-mod set_id;
-mod size;
-mod state;
-mod store;
-mod tail;
-mod tombstone;
-mod walk;
-mod writing;
-mod xattr;
+mod sharing;
 
 #[cfg(test)]
 mod recovery_tests;
 
-pub use at::RelativePath;
-pub use attr::{FileAttributes, FileKind, STAT_BLOCK_LEN, SetTime, StatFs, Timestamp};
-pub use batch::{NewFile, WholeFile};
-pub use by_inode::{FoundFile, OpenedFile};
 pub use context::{CallerContext, OpenFlags, RenameFlags};
-pub use delegated::{DelegationStamp, Names, RecordOf, ResolvedName};
-pub use file::OpenFile;
+pub use files::file::OpenFile;
+pub use files::holes::AllocateMode;
+pub use files::state::OpenState;
+pub use files::xattr::{ATTRIBUTE_LEN_MAX, XattrFlags, XattrSubject};
 pub use filesystem::FileSystem;
-pub use holes::AllocateMode;
-pub use listing::{DirEntry, DirHandle};
-pub use locks::{
+pub use names::at::RelativePath;
+pub use names::batch::{NewFile, WholeFile};
+pub use names::by_inode::{FoundFile, OpenedFile};
+pub use names::listing::{DirEntry, DirHandle};
+pub use records::attr::{FileAttributes, FileKind, STAT_BLOCK_LEN, SetTime, StatFs, Timestamp};
+pub use semantics::FileSemantics;
+pub use sharing::delegated::DelegationStamp;
+pub use sharing::delegated_lookup::{Names, RecordOf, ResolvedName};
+pub use sharing::locks::{
     FileLocks, LOCK_LAST, LockFound, LockMode, LockPlace, LockRange, LockSpace, WantedLock,
 };
-pub use semantics::FileSemantics;
-pub use state::OpenState;
-pub use xattr::{ATTRIBUTE_LEN_MAX, XattrFlags, XattrSubject};
 
 /// Longest name of a directory entry, in bytes.
 pub const NAME_LEN_MAX: usize = 255;

@@ -7,10 +7,10 @@ use samite_types::ErrorKind;
 use samite_wire::limits::RECORD_LEN_MAX;
 use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use crate::inode::{INODE_LEN, Inode};
-use crate::key;
-use crate::moving::{MoveFinish, MoveIntent};
-use crate::store::{FoundInode, NO_LEASE, RecordLocation};
+use crate::records::inode::{INODE_LEN, Inode};
+use crate::records::key;
+use crate::records::moving::{MoveFinish, MoveIntent};
+use crate::records::store::{FoundInode, NO_LEASE, RecordLocation};
 use crate::{CallerContext, FileSystem, OpenFile, OpenFlags, RenameFlags, Timestamp};
 
 struct Rig {
@@ -67,7 +67,7 @@ fn frozen_from(fs: &FileSystem, from: &[u8]) -> (MoveIntent, Vec<u8>) {
         to,
     );
     let (_, value) = fs.store().value(&node.home).unwrap().unwrap();
-    assert!(fs.freeze(&node, &moved).unwrap());
+    assert!(fs.store().freeze(&node, &moved).unwrap());
     (moved, value)
 }
 
@@ -79,8 +79,8 @@ fn a_move_that_was_not_decided_is_undone() {
     put(&rig.other, b"/from", b"DATA");
     assert_eq!(rig.other.stat(&ctx(), b"/to", true).unwrap_err().kind(), ErrorKind::NotFound);
     // The mover was only slow: it finds out that it may not decide any more.
-    let late = rig.fs.decide(&moved, &value, NO_LEASE, [], []).unwrap();
-    assert!(matches!(late, crate::moving::MoveDecision::Recovered), "{late:?}");
+    let late = rig.fs.store().decide(&moved, &value, NO_LEASE, [], []).unwrap();
+    assert!(matches!(late, crate::records::moving::MoveDecision::Recovered), "{late:?}");
     assert_eq!(rig.fs.stat(&ctx(), b"/to", true).unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(get(&rig.fs, b"/from"), b"DATA");
     rig.fs.rename(&ctx(), b"/from", b"/to", RenameFlags::default()).unwrap();
@@ -119,7 +119,7 @@ fn a_move_that_was_decided_is_finished() {
     assert_eq!(get(&rig.other, b"/to"), b"data");
     assert_eq!(rig.other.stat(&ctx(), b"/from", true).unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(get(&rig.other, b"/to"), b"data");
-    let left = rig.fs.store().value(&crate::store::RecordLocation {
+    let left = rig.fs.store().value(&crate::records::store::RecordLocation {
         key: verdict,
         partition: moved.destination.partition,
     });
@@ -203,7 +203,7 @@ fn frozen_exchange(fs: &FileSystem) -> (MoveIntent, Vec<u8>) {
     )
     .bringing(&value(&there));
     let first = value(&node);
-    assert!(fs.freeze(&node, &moved).unwrap());
+    assert!(fs.store().freeze(&node, &moved).unwrap());
     (moved, first)
 }
 
@@ -213,8 +213,8 @@ fn an_exchange_that_was_not_decided_is_undone() {
     let (moved, value) = frozen_exchange(&rig.fs);
     assert_eq!(get(&rig.other, b"/to"), b"other");
     assert_eq!(get(&rig.other, b"/from"), b"data");
-    let late = rig.fs.decide(&moved, &value, NO_LEASE, [], []).unwrap();
-    assert!(matches!(late, crate::moving::MoveDecision::Recovered), "{late:?}");
+    let late = rig.fs.store().decide(&moved, &value, NO_LEASE, [], []).unwrap();
+    assert!(matches!(late, crate::records::moving::MoveDecision::Recovered), "{late:?}");
     assert_eq!(get(&rig.fs, b"/to"), b"other");
 }
 
@@ -225,7 +225,7 @@ fn an_exchange_that_was_decided_is_finished() {
     let (moved, value) = frozen_exchange(&rig.fs);
     let (_, there) = rig.fs.store().value(&moved.destination).unwrap().unwrap();
     let node = rig.fs.store().read(&moved.destination, NO_LEASE).unwrap().unwrap();
-    rig.fs.note_location(&node, &moved.source).unwrap();
+    rig.fs.store().note_location(&node, &moved.source).unwrap();
     let verdict = key::verdict(moved.token);
     let yes = [&[1], &there[..]].concat();
     let decide = Operation::new(
@@ -296,8 +296,8 @@ fn a_conversion_that_was_begun_is_finished() {
         node.home.partition,
         [Action::Write {
             key: &node.home.key,
-            offset: crate::inode::at::LAYOUT,
-            data: ValueData::Inline(&[crate::inode::DataLayout::Converting as u8]),
+            offset: crate::records::inode::at::LAYOUT,
+            data: ValueData::Inline(&[crate::records::inode::DataLayout::Converting as u8]),
         }],
     )
     .guard(Guard::Exists(&node.home.key));
@@ -307,7 +307,7 @@ fn a_conversion_that_was_begun_is_finished() {
     put(&rig.other, b"/f", b"INL");
     assert_eq!(get(&rig.fs, b"/f"), b"INLine");
     let (_, value) = rig.fs.store().value(&node.home).unwrap().unwrap();
-    assert_eq!(Inode::decode(&value).unwrap().layout, crate::inode::DataLayout::Chunked);
+    assert_eq!(Inode::decode(&value).unwrap().layout, crate::records::inode::DataLayout::Chunked);
     rig.fs.unlink(&ctx(), b"/f").unwrap();
 }
 
@@ -324,10 +324,10 @@ fn a_spill_that_was_begun_is_finished() {
         let tail: Vec<u8> = (0..5000).map(|index| index as u8 | 1).collect();
         assert_eq!(file.append(&tail).unwrap(), ((1 << 20) - 1000, 5000));
         let home = file.location();
-        let frozen = [crate::inode::DataLayout::Spilling as u8];
+        let frozen = [crate::records::inode::DataLayout::Spilling as u8];
         let freeze = Action::Write {
             key: &home.key,
-            offset: crate::inode::at::LAYOUT,
+            offset: crate::records::inode::at::LAYOUT,
             data: ValueData::Inline(&frozen),
         };
         assert!(rig.fs.store().run(Operation::new(home.partition, [freeze])).unwrap().is_done());

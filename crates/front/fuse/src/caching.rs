@@ -1,35 +1,22 @@
-//! The kernel's cached answers: how long it may use them, and how they are invalidated.
+//! The kernel's cached answers: how long it may use them.
 //!
 //! The nodes grant delegations on records that were looked up, and recall them before they let
-//! another client change the record. The kernel is told to keep an answer for less than the
-//! delegation lasts. One thread for each node hears of the recalls, makes the kernel forget the
-//! answers, and only then gives the delegation back: so no program sees anything older than the
-//! store's state.
+//! another client change the record (`recalls.rs`). The kernel is told to keep an answer for less
+//! than the delegation lasts.
 
 use std::collections::HashMap;
-use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use fuser::{INodeNo, Notifier};
-use samite_client::RecallListener;
 use samite_fs::{DelegationStamp, FileSystem, RecordOf};
-use samite_types::NodeId;
 
 use crate::directories::{CachedAnswer, DirectoryCache};
-use crate::ops::FuseOperations;
 
 /// How much of a delegation has to be left for the kernel to rely on an answer.
 pub const LEFT_MIN: Duration = Duration::from_secs(2);
 /// How long before the end of the delegation the kernel stops relying on an answer: for the time
 /// that the answer takes on its way into the kernel.
 const SLACK: Duration = Duration::from_secs(1);
-/// How long a question to a node stays open.
-const LISTEN: Duration = Duration::from_secs(1);
-/// Pause before a node is asked again that does not answer.
-const RETRY: Duration = Duration::from_millis(100);
 /// Most inodes whose attributes the kernel is let keep by the name they live in: more than a listing can tell of before they are
 /// forgotten, about 30 MB.
 const KEPT_MAX: usize = 1 << 18;
@@ -37,9 +24,6 @@ const KEPT_MAX: usize = 1 << 18;
 const KEPT_FOR: Duration = Duration::from_secs(4);
 /// Time between two sweeps of names that need not be known any more.
 const SWEEP_EVERY: Duration = Duration::from_millis(200);
-/// How long an answer that has left may take to become an inode in the kernel.
-const ARRIVAL: Duration = Duration::from_millis(50);
-
 /// Directory and name → inode number, and until when.
 type Names = HashMap<(u64, Box<[u8]>), (u64, Instant)>;
 
@@ -84,6 +68,15 @@ pub enum AnswerBasis {
     Promise(DelegationStamp),
     /// Attributes in the directory cache.
     Directory(CachedAnswer),
+}
+
+/// The answers that the kernel has to forget after a recall.
+#[derive(Debug, PartialEq, Eq)]
+pub struct RecalledAnswers {
+    /// Names are among them.
+    pub has_names: bool,
+    /// The inodes whose attributes are among them.
+    pub inos: Vec<u64>,
 }
 
 impl KernelCache {
@@ -154,137 +147,18 @@ impl KernelCache {
         }
     }
 
+    /// The delegations on these records are recalled: no answer may rely on them any more. Returns
+    /// when all that did are in the kernel; says what the kernel has to forget then.
+    pub fn recalled(&self, records: Vec<RecordOf>) -> RecalledAnswers {
+        let has_names = records.iter().any(|record| matches!(record, RecordOf::Name { .. }));
+        let inos: Vec<u64> = records.into_iter().filter_map(|record| self.ino_of(record)).collect();
+        // Before the lock is taken: an answer that locks it later relies on this no more.
+        inos.iter().for_each(|ino| self.directories.forget(*ino));
+        drop(self.gate.write().unwrap_or_else(PoisonError::into_inner));
+        RecalledAnswers { has_names, inos }
+    }
+
     fn lock(&self) -> MutexGuard<'_, KernelInode> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Makes the kernel forget.
-struct KernelNotifier {
-    notifier: Notifier,
-    /// Its device.
-    device: OwnedFd,
-}
-
-impl KernelNotifier {
-    /// Names mean nothing any more until they were looked up again.
-    fn forget_names(&self) -> io::Result<()> {
-        /// Length, code and number of the message, as `struct fuse_out_header` has them.
-        const MESSAGE_LEN: u32 = 16;
-        /// `FUSE_NOTIFY_INC_EPOCH`, since Linux 6.16.
-        const INC_EPOCH: i32 = 8;
-        let mut message = [0; MESSAGE_LEN as usize];
-        message[..4].copy_from_slice(&MESSAGE_LEN.to_ne_bytes());
-        message[4..8].copy_from_slice(&INC_EPOCH.to_ne_bytes());
-        rustix::io::write(&self.device, &message)?;
-        Ok(())
-    }
-
-    /// Whether the kernel knows how to forget names that way.
-    fn can_forget_names(&self) -> bool {
-        self.forget_names().is_ok()
-    }
-
-    /// The attributes of an inode have to be asked for again. An inode that the kernel has been
-    /// told of may still be on its way there.
-    fn forget_attributes(&self, ino: u64, is_known: impl Fn() -> bool) {
-        let end = Instant::now() + ARRIVAL;
-        while let Err(error) = self.notifier.inval_inode(INodeNo(ino), -1, 0) {
-            let is_missing = error.kind() == io::ErrorKind::NotFound;
-            if !is_missing || !is_known() || Instant::now() >= end {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
-/// Listens to the nodes for as long as it lives.
-pub struct RecallThread {
-    is_over: Arc<AtomicBool>,
-}
-
-impl Drop for RecallThread {
-    fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-    }
-}
-
-impl RecallThread {
-    /// Begins to listen for recalls, on one thread for each node. Without it nodes grant no
-    /// delegation that the kernel could rely on.
-    ///
-    /// # Errors
-    /// A thread or descriptor cannot be had.
-    pub fn begin(
-        ops: &Arc<FuseOperations>,
-        notifier: &Notifier,
-        device: &impl std::os::fd::AsFd,
-    ) -> io::Result<Self> {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let listening = Self { is_over: Arc::clone(&is_over) };
-        if !ops.caching.is_on {
-            return Ok(listening);
-        }
-        let map = ops.fs.client().map().map_err(io::Error::other)?;
-        for node in map.nodes() {
-            let kernel = KernelNotifier {
-                notifier: notifier.clone(),
-                device: device.as_fd().try_clone_to_owned()?,
-            };
-            if !kernel.can_forget_names() {
-                tracing::info!("this kernel cannot be told to forget names: nothing is cached");
-                return Ok(listening);
-            }
-            let (ops, is_over, node) = (Arc::clone(ops), Arc::clone(&is_over), node.node);
-            std::thread::Builder::new()
-                .name(format!("revoke-{}", node.get()))
-                .spawn(move || listen(&ops, &kernel, node, &is_over))?;
-        }
-        Ok(listening)
-    }
-}
-
-fn listen(ops: &FuseOperations, kernel: &KernelNotifier, node: NodeId, is_over: &AtomicBool) {
-    while !is_over.load(Ordering::Relaxed) {
-        let heard = ops.fs.client().revocations(node).and_then(|mut revocations| {
-            while !is_over.load(Ordering::Relaxed) {
-                hear(ops, kernel, &mut revocations)?;
-            }
-            Ok(())
-        });
-        if let Err(error) = heard {
-            // Its delegations run out, and it grants no more until it is listened to again.
-            tracing::debug!(%error, %node, "listen for revocations");
-            std::thread::sleep(RETRY);
-        }
-    }
-}
-
-/// Hears of one batch of recalls, and has the kernel forget the answers that relied on them.
-fn hear(
-    ops: &FuseOperations,
-    kernel: &KernelNotifier,
-    revocations: &mut RecallListener,
-) -> samite_types::Result<()> {
-    let records = revocations.next(LISTEN)?;
-    if records.is_empty() {
-        return Ok(());
-    }
-    let caching = &ops.caching;
-    let of = |record| caching.fs.record_of(record);
-    let records: Vec<RecordOf> = records.iter().filter_map(|record| of(&record.key)).collect();
-    let has_names = records.iter().any(|record| matches!(record, RecordOf::Name { .. }));
-    let inos: Vec<u64> = records.into_iter().filter_map(|record| caching.ino_of(record)).collect();
-    // Before the lock is taken: an answer that locks it later relies on this no more.
-    inos.iter().for_each(|ino| caching.directories.forget(*ino));
-    drop(caching.gate.write().unwrap_or_else(PoisonError::into_inner));
-    if has_names {
-        // It can fail only for a mount that is over.
-        let _ = kernel.forget_names();
-    }
-    for ino in inos {
-        kernel.forget_attributes(ino, || ops.nodes.knows(ino));
-    }
-    Ok(())
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use fuser::{INodeNo, Notifier};
 
-use crate::ops::{FuseOperations, KernelName};
+use crate::kernel::KernelName;
 
 /// Most entries that wait to be taken from the kernel.
 const QUEUE_MAX: usize = 1024;
@@ -160,30 +160,30 @@ fn place(at: KernelName<'_>) -> Place {
 }
 
 /// Takes directories that are elsewhere from the kernel, for as long as it lives.
-pub struct PlaceClearing(Arc<FuseOperations>);
+pub struct PlaceClearing(Arc<DirectoryPlaces>);
 
 impl PlaceClearing {
     /// Begins, on a thread of its own.
     ///
     /// # Errors
     /// There is no thread to be had.
-    pub fn begin(ops: &Arc<FuseOperations>, notifier: Notifier) -> io::Result<Self> {
-        let its = Arc::clone(ops);
+    pub fn begin(places: &Arc<DirectoryPlaces>, notifier: Notifier) -> io::Result<Self> {
+        let its = Arc::clone(places);
         std::thread::Builder::new().name("places".to_owned()).spawn(move || {
-            while let Some((parent, name)) = its.places.next() {
+            while let Some((parent, name)) = its.next() {
                 // It fails where the kernel has no such entry any more.
                 let _ = notifier.inval_entry(INodeNo(parent), OsStr::from_bytes(&name));
-                its.places.done();
+                its.done();
             }
         })?;
-        Ok(Self(Arc::clone(ops)))
+        Ok(Self(Arc::clone(places)))
     }
 }
 
 impl Drop for PlaceClearing {
     fn drop(&mut self) {
-        self.0.places.lock().is_over = true;
-        self.0.places.more.notify_one();
+        self.0.lock().is_over = true;
+        self.0.more.notify_one();
     }
 }
 

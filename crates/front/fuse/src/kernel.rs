@@ -1,10 +1,23 @@
 //! Between the kernel's words and the file system's.
 
+use std::ffi::OsStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Errno, FileAttr, FileType, INodeNo, Request, TimeOrNow};
 use samite_fs::{CallerContext, FileAttributes, FileKind, SetTime, Timestamp};
 use samite_types::Error;
+
+/// How an operation ends.
+pub type Answer<T> = Result<T, Errno>;
+
+/// A name in a directory, as the kernel gives it.
+#[derive(Clone, Copy)]
+pub struct KernelName<'a> {
+    /// Inode number of the directory.
+    pub parent: u64,
+    /// The name.
+    pub name: &'a OsStr,
+}
 
 /// The caller of a request: the kernel has checked that it may, and taken its umask off.
 pub fn caller(request: &Request) -> CallerContext {

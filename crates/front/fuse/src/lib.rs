@@ -6,7 +6,7 @@
 //! for each inode that the kernel knows: its record location, with no descriptor and nothing open.
 //! `handles.rs` has the open files. `server.rs` is the kernel's side of the table, the modules of
 //! `ops/` do the work, and `kernel.rs` translates between the two vocabularies. `caching.rs`
-//! decides which answers the kernel may keep, `directories.rs` caches attributes that the kernel
+//! decides which answers the kernel may keep, `recalls.rs` makes it forget them, `directories.rs` caches attributes that the kernel
 //! forgets too early, and `locks.rs` passes locks on to the store. `directory_places.rs` knows
 //! where the kernel has its directories, and takes from it directories that another client has
 //! moved. `mount.rs` mounts and serves, `unmount.rs` ends a mount, also that of a daemon that died.
@@ -34,6 +34,7 @@ mod mount;
 mod names;
 mod nodes;
 mod ops;
+mod recalls;
 mod replies;
 mod server;
 mod sweeping;

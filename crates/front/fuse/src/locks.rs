@@ -16,8 +16,7 @@ use samite_fs::{
     WantedLock,
 };
 
-use crate::kernel::errno;
-use crate::ops::Answer;
+use crate::kernel::{Answer, errno};
 
 const F_RDLCK: i32 = 0;
 const F_WRLCK: i32 = 1;

@@ -10,9 +10,10 @@ use rustix::fs::Access;
 use samite_fs::FileSystem;
 use samite_types::{Error, ErrorKind, Result};
 
-use crate::caching::{KernelCache, RecallThread};
+use crate::caching::KernelCache;
 use crate::directory_places::PlaceClearing;
 use crate::ops::FuseOperations;
+use crate::recalls::RecallThread;
 use crate::server::FuseServer;
 use crate::sweeping::SweepThread;
 use crate::worker_pool::ReaderPool;
@@ -98,7 +99,7 @@ impl StoreMount {
         self.readers.look_at(self.session.as_fd().try_clone_to_owned().map_err(failed)?);
         let _listening =
             RecallThread::begin(&self.ops, &notifier, &self.session).map_err(failed)?;
-        let _clearing = PlaceClearing::begin(&self.ops, notifier).map_err(failed)?;
+        let _clearing = PlaceClearing::begin(&self.ops.places, notifier).map_err(failed)?;
         let _sweeping = SweepThread::begin(&self.ops.fs).map_err(failed)?;
         self.session.run().map_err(failed)
     }

@@ -15,22 +15,19 @@ use samite_types::Error;
 use crate::caching::KernelCache;
 use crate::directory_places::DirectoryPlaces;
 use crate::handles::{HandleTable, OpenHandle};
-use crate::kernel;
+use crate::kernel::{self, Answer, KernelName};
 use crate::locks::MountLocks;
 use crate::nodes::NodeTable;
 
 pub use attributes::AttributeChanges;
 pub use data::read_into;
-pub use names::{KernelName, NewKind, SeenName};
-
-/// How an operation ends.
-pub type Answer<T> = Result<T, Errno>;
+pub use names::{NewKind, SeenName};
 
 /// The file system, the inodes that the kernel knows, and the files that it has open.
 pub struct FuseOperations {
     pub fs: FileSystem,
     pub nodes: NodeTable,
-    pub places: DirectoryPlaces,
+    pub places: Arc<DirectoryPlaces>,
     pub handles: HandleTable,
     pub locks: MountLocks,
     pub caching: KernelCache,
@@ -41,7 +38,7 @@ impl FuseOperations {
     pub fn new(fs: FileSystem, root: OpenFile, caching: KernelCache) -> Self {
         let locks = MountLocks::new(&fs);
         let (nodes, places, handles) =
-            (NodeTable::new(root), DirectoryPlaces::default(), HandleTable::default());
+            (NodeTable::new(root), Arc::default(), HandleTable::default());
         Self { fs, nodes, places, handles, locks, caching }
     }
 

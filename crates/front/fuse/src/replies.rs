@@ -6,7 +6,7 @@ use fuser::{
     Errno, FileAttr, Generation, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyWrite, ReplyXattr,
 };
 
-use crate::ops::Answer;
+use crate::kernel::Answer;
 
 /// How long the kernel may rely on an answer without a delegation.
 pub const TTL: Duration = Duration::ZERO;

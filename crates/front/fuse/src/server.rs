@@ -16,12 +16,10 @@ use fuser::{
 };
 use samite_fs::LockSpace;
 
-use crate::kernel::{NO_FILE, caller};
+use crate::kernel::{Answer, KernelName, NO_FILE, caller};
 use crate::kernel_options::{self, IO_LEN_MAX};
 use crate::locks::{LockAsk, UNLOCKED, space_of};
-use crate::ops::{
-    Answer, AttributeChanges, FuseOperations, KernelName, NewKind, SeenName, read_into,
-};
+use crate::ops::{AttributeChanges, FuseOperations, NewKind, SeenName, read_into};
 use crate::replies::{GENERATION, TTL, attributes, empty, entry, value, written};
 use crate::worker_pool::{ExpectedRequest, ReaderPool, ServedRequest};
 

@@ -172,7 +172,7 @@ impl SimClient {
     ) -> Option<(ProcessPlace, DatasetId, Epoch)> {
         let found = self.primary(current.partition)?;
         let map = self.map.as_ref()?;
-        let spec = &map.dataset(crate::node::DATASET)?.spec;
+        let spec = &map.dataset(crate::scenario::DATASET)?.spec;
         let is_wrong = self.rules.mirror().reads_anywhere && !current.op.is_mutation();
         let by_members = spec.reads == ReadsKind::Any && current.by_members;
         if !is_wrong && !by_members {
@@ -187,7 +187,7 @@ impl SimClient {
     /// The place of the primary by the map it has.
     fn primary(&self, partition: PartitionId) -> Option<(ProcessPlace, DatasetId, Epoch)> {
         let map = self.map.as_ref()?;
-        let dataset = map.dataset(crate::node::DATASET)?;
+        let dataset = map.dataset(crate::scenario::DATASET)?;
         let node = map.node_of(dataset.spec.redundancy, partition)?;
         Some((ProcessPlace::Node(node.get()), dataset.id, map.epoch()))
     }

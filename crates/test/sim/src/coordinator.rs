@@ -18,7 +18,7 @@ use crate::message::SimMessage;
 use crate::net::ProcessPlace;
 use crate::process::{ProcessContext, SimDisk, SimProcess};
 use crate::rng::SimRng;
-use crate::state_server::{StateReply, StateRequest};
+use crate::state_request::{StateReply, StateRequest};
 use crate::voting::SimVoter;
 
 /// How often time passes for the coordinator.

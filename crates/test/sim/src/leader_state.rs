@@ -13,9 +13,8 @@ use samite_wire::control::{
 };
 
 use crate::losses::{is_lost, simulated};
-use crate::node::DATASET;
 use crate::rules::{BrokenRule, RunRules};
-use crate::scenario::RunScenario;
+use crate::scenario::{DATASET, RunScenario};
 
 /// The answer once all decisions are saved.
 pub enum SavedVerdict {

@@ -21,6 +21,7 @@ pub mod run;
 pub mod scale;
 pub mod scenario;
 pub mod shrink;
+pub mod state_request;
 pub mod state_server;
 pub mod store;
 pub mod trace;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use samite_types::{DatasetId, Epoch, NodeId, PartitionId};
 use samite_wire::control::{ClusterMapData, DatasetData, LostRecords, PartitionTable};
 
-use crate::node::DATASET;
+use crate::scenario::DATASET;
 
 /// An event of all records of a partition at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use samite_wire::control::{self, ControlReply, ControlRequest};
 use samite_wire::op::{OperationReply, OperationRequest};
 use samite_wire::peer::{PeerEnvelope, PeerMessages};
 
-use crate::state_server::{StateReply, StateRequest};
+use crate::state_request::{StateReply, StateRequest};
 
 /// One message.
 #[derive(Clone, PartialEq, Eq)]

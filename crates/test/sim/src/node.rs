@@ -34,8 +34,6 @@ use crate::store::HeapBackend;
 use flash::SimFlash;
 use membership::SimMembership;
 
-/// Name of the simulated dataset.
-pub const DATASET: &str = "sim";
 /// Bytes of records that a simulated target may keep: its reserve is 128 of them.
 const CAPACITY: u64 = 8 << 10;
 /// Of one that nothing fills.

@@ -16,10 +16,10 @@ use serde::Serialize;
 use crate::client::{ClientTask, SimClient};
 use crate::message::SimMessage;
 use crate::net::{LinkQuality, MessageCost, ProcessPlace};
-use crate::node::{DATASET, SimNode};
+use crate::node::SimNode;
 use crate::op::{OpCondition, OpStep, SimOperation};
 use crate::run;
-use crate::scenario::{CoordinatorState, RunScenario, ScenarioFault};
+use crate::scenario::{CoordinatorState, DATASET, RunScenario, ScenarioFault};
 use crate::world::SimWorld;
 
 pub use page::{chart, page};

@@ -10,6 +10,9 @@ use crate::net::{LinkQuality, ProcessPlace};
 use crate::rng::SimRng;
 use crate::rules::RunRules;
 
+/// Name of the simulated dataset.
+pub const DATASET: &str = "sim";
+
 /// A fault, for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ScenarioFault {

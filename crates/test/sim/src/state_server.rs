@@ -1,57 +1,12 @@
 //! The store of the coordinator's state: two values and a compare-and-swap, as etcd has them. It
 //! may be away for a while; a value that it has answered stays.
 
-use samite_coordinator::store::election::{LeaderSeat, ObservedKey};
 use samite_wire::control;
-use serde::{Deserialize, Serialize};
 
 use crate::message::SimMessage;
 use crate::net::ProcessPlace;
 use crate::process::{ProcessContext, SimProcess};
-
-/// Asks the store.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum StateRequest {
-    /// Which instance has the leader key?
-    Read,
-    /// Write the leader key if it has this revision, and with it the state, if there is one here.
-    Swap {
-        /// Revision of the leader key.
-        expected: u64,
-        /// Its new content.
-        seat: LeaderSeat,
-        /// The new state.
-        state: Option<Vec<u8>>,
-    },
-    /// The state as last written.
-    Load,
-}
-
-/// The store's answer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum StateReply {
-    /// The leader key.
-    Key(KeyState),
-    /// Written; the key has this revision now.
-    Swapped(u64),
-    /// The state.
-    State(Option<Vec<u8>>),
-}
-
-/// The leader key.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeyState {
-    /// Revision of its last change; 0: there is no such key.
-    pub revision: u64,
-    /// The value that is stored.
-    pub seat: Option<LeaderSeat>,
-}
-
-impl From<KeyState> for ObservedKey {
-    fn from(key: KeyState) -> Self {
-        Self { revision: key.revision, seat: key.seat }
-    }
-}
+use crate::state_request::{KeyState, StateReply, StateRequest};
 
 /// The store.
 #[derive(Debug, Default)]

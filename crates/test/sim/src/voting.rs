@@ -19,7 +19,7 @@ use crate::process::{ProcessContext, SimDisk};
 use crate::rng::SimRng;
 use crate::rules::{BrokenRule, RunRules};
 use crate::scenario::VoterSettings;
-use crate::state_server::{KeyState, StateReply, StateRequest};
+use crate::state_request::{KeyState, StateReply, StateRequest};
 
 /// Most messages and changes that wait for it.
 const QUEUE_MAX: usize = 1024;

@@ -4,10 +4,10 @@ use fuser::{Errno, FileAttr, TimeOrNow};
 use samite_fs::{CallerContext, FileKind, OpenFile, SetTime, XattrFlags, XattrSubject};
 use samite_types::{Error, ErrorKind};
 
-use super::{Answer, FuseOperations, failed};
+use super::{FuseOperations, failed};
 use crate::caching::{AnswerBasis, LEFT_MIN};
 use crate::directories::{ChangeEffect, NameChange};
-use crate::kernel;
+use crate::kernel::{self, Answer};
 
 /// The attributes that are to be changed.
 #[derive(Clone, Copy, Default)]

@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use fuser::{Errno, WriteFlags};
 use samite_fs::{AllocateMode, CallerContext, OpenFlags};
 
-use super::{Answer, FuseOperations, failed};
+use super::{FuseOperations, failed};
+use crate::kernel::Answer;
 
 const O_APPEND: i32 = 0o2000;
 const SEEK_DATA: i32 = 3;

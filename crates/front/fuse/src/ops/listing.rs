@@ -8,10 +8,10 @@ use std::sync::PoisonError;
 use fuser::{FileAttr, FileType, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use samite_fs::{CallerContext, ResolvedName};
 
-use super::{Answer, FuseOperations, KernelName, failed};
+use super::{FuseOperations, failed};
 use crate::caching::AnswerBasis;
 use crate::handles::{HandleListing, NextEntry, OpenHandle};
-use crate::kernel;
+use crate::kernel::{self, Answer, KernelName};
 
 /// Entries whose attributes are looked up together: about as many as the kernel has room for.
 const TOGETHER: usize = 128;

@@ -11,22 +11,13 @@ use samite_fs::{
 };
 use samite_types::Result;
 
-use super::{Answer, FuseOperations, failed};
+use super::{FuseOperations, failed};
 use crate::caching::AnswerBasis;
 use crate::directories::{ChangeEffect, NameChange};
-use crate::kernel;
+use crate::kernel::{self, Answer, KernelName};
 
 /// Most names of a directory that are listed so that those which are missing are known.
 const LISTED_MAX: u32 = 2048;
-
-/// A name in a directory, as the kernel gives it.
-#[derive(Clone, Copy)]
-pub struct KernelName<'a> {
-    /// Inode number of the directory.
-    pub parent: u64,
-    /// The name.
-    pub name: &'a OsStr,
-}
 
 impl<'a> KernelName<'a> {
     fn made(self) -> NameChange<'a> {

@@ -1,0 +1,236 @@
+//! Links: symbolic ones are read, hard ones made.
+//!
+//! A file with one link lives in its entry. With the second link its inode moves to a record of its own, and the
+//! entries only
+//! point to it; it stays there.
+
+use samite_client::{ClientOperation, OwnedOutcome};
+use samite_types::{Epoch, ErrorKind, Result};
+use samite_wire::op::{Action, Guard, Operation};
+
+use crate::names::at::{RelativePath, named};
+use crate::names::walk::{PathWalk, SEARCH, WRITE};
+use crate::records::change_stamps::EntryMark;
+use crate::records::inode::{
+    DataLayout, FLAG_NAMEABLE, FLAG_RENAMED, INODE_LEN, Inode, at, inode_changed,
+};
+use crate::records::key;
+use crate::records::lookup::LOOKUPS_MAX;
+use crate::records::moving::{MoveDecision, MoveFinish, MoveIntent};
+use crate::records::store::{FoundInode, NO_LEASE, RecordLocation, fail};
+use crate::{CallerContext, FileKind, FileSystem, Timestamp};
+
+/// Most links to one file.
+const LINKS_MAX: u64 = 1 << 31;
+
+impl FileSystem {
+    /// Target of a symbolic link.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::stat`]; `Invalid`: it is none.
+    pub fn readlink<'a>(
+        &self,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
+    ) -> Result<Vec<u8>> {
+        named("readlink", at, |at| {
+            let node = self.resolve(ctx, at, false)?;
+            if node.inode.kind != FileKind::Symlink {
+                return Err(fail(ErrorKind::Invalid));
+            }
+            match node.target {
+                Some(target) => Ok(target),
+                None => Err(fail(ErrorKind::NotFound)),
+            }
+        })
+    }
+
+    /// Makes `to` another name of the file `from`; a symbolic link in the last component of `from` is followed if `follow`.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::mkdir`] for `to` and of [`FileSystem::stat`] for `from`; `NotOwner`: a directory; `CrossDevice`.
+    pub fn link<'a, 'b>(
+        &self,
+        ctx: &CallerContext,
+        from: impl Into<RelativePath<'a>>,
+        to: impl Into<RelativePath<'b>>,
+        follow: bool,
+    ) -> Result<()> {
+        let from = from.into();
+        named("link", to, |to| {
+            self.under_lease(|epoch| {
+                let mut walk = PathWalk::start(self, ctx, from, epoch)?;
+                let node = walk.find(follow)?.ok_or_else(|| fail(ErrorKind::NotFound))?;
+                self.link_node(ctx, node, to, epoch)
+            })
+        })
+    }
+
+    pub(crate) fn link_node(
+        &self,
+        ctx: &CallerContext,
+        node: FoundInode,
+        to: RelativePath<'_>,
+        epoch: Epoch,
+    ) -> Result<()> {
+        if node.inode.is_directory() {
+            return Err(fail(ErrorKind::NotOwner));
+        }
+        let mut walk = PathWalk::start(self, ctx, to, epoch)?;
+        if !walk.advance()? {
+            return Err(fail(ErrorKind::Exists));
+        }
+        if walk.wants_directory {
+            return Err(fail(ErrorKind::NotFound));
+        }
+        walk.require(WRITE | SEARCH)?;
+        let home = walk.entry();
+        if self.store().lookup_location(&home, epoch)?.is_some() {
+            return Err(fail(ErrorKind::Exists));
+        }
+        if key::is_orphan(&node.home.key) {
+            return self.name_orphan(&node, &walk, &home);
+        }
+        let inode = self.own_record(node)?;
+        self.add_link(inode.ino)?;
+        match self.put_pointer(&walk, &home, &inode) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                self.drop_link(inode.ino)?;
+                Err(fail(ErrorKind::StaleLease))
+            }
+            Err(error) => {
+                // The error to tell is the first one.
+                let _ = self.drop_link(inode.ino);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives a file that was made without a name its first one.
+    fn name_orphan(
+        &self,
+        node: &FoundInode,
+        walk: &PathWalk<'_>,
+        home: &RecordLocation,
+    ) -> Result<()> {
+        let found = self.store().value(&node.home)?;
+        let (version, mut value) = found.ok_or_else(|| fail(ErrorKind::NotFound))?;
+        let fresh = FoundInode { version, inode: Inode::decode(&value)?, ..node.clone() };
+        if fresh.inode.layout == DataLayout::Moving {
+            self.store().await_move(&node.home)?;
+            return Err(fail(ErrorKind::StaleLease));
+        }
+        if fresh.inode.flags & FLAG_NAMEABLE == 0 {
+            return Err(fail(ErrorKind::NotFound));
+        }
+        // Handles find it by its location.
+        value[at::FLAGS as usize] = fresh.inode.flags & !FLAG_NAMEABLE | FLAG_RENAMED;
+        let layout = (fresh.inode.layout, false);
+        let source = node.home.clone();
+        let intended =
+            MoveIntent::new(self.token(), source, layout, MoveFinish::Delete, home.clone());
+        if !self.store().freeze(&fresh, &intended)? {
+            return Err(fail(ErrorKind::StaleLease));
+        }
+        let seal = key::tombstone(walk.dir().ino);
+        let mark = EntryMark::new(&home.key, Timestamp::now());
+        let guards = [Guard::Absent(&home.key), Guard::Absent(&seal)];
+        match self.store().decide(&intended, &value, walk.epoch, guards, mark.actions(0))? {
+            MoveDecision::Done(_) => Ok(()),
+            MoveDecision::Refused(0) => Err(fail(ErrorKind::Exists)),
+            MoveDecision::Refused(_) => {
+                self.outlast_tombstone(walk.dir().ino, home.partition)?;
+                Err(fail(ErrorKind::StaleLease))
+            }
+            MoveDecision::Recovered => Err(fail(ErrorKind::StaleLease)),
+        }
+    }
+
+    fn put_pointer(
+        &self,
+        walk: &PathWalk<'_>,
+        home: &RecordLocation,
+        inode: &Inode,
+    ) -> Result<bool> {
+        let value = Inode { layout: DataLayout::Elsewhere, ..*inode }.encode();
+        let seal = key::tombstone(walk.dir().ino);
+        let mark = EntryMark::new(&home.key, Timestamp::now());
+        let mut op = Operation::put(home.partition, &home.key, &value)
+            .guard(Guard::Absent(&home.key))
+            .guard(Guard::Absent(&seal));
+        op.actions.extend(mark.actions(0));
+        match self.store().run(ClientOperation::new(op).under_lease(walk.epoch))? {
+            OwnedOutcome::Done(_) => Ok(true),
+            OwnedOutcome::Failed(failure) => {
+                if failure.index == 1 {
+                    self.outlast_tombstone(walk.dir().ino, home.partition)?;
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    fn add_link(&self, ino: u64) -> Result<()> {
+        let home = self.store().own(ino);
+        let now = Timestamp::now();
+        let op = Operation::new(
+            home.partition,
+            [
+                Action::Add { key: &home.key, offset: at::NLINK, delta: 1 },
+                inode_changed(&home.key, now),
+            ],
+        )
+        .guard(Guard::Exists(&home.key));
+        match self.store().run(op)? {
+            OwnedOutcome::Done(_) => Ok(()),
+            OwnedOutcome::Failed(_) => Err(fail(ErrorKind::NotFound)),
+        }
+    }
+
+    /// Sees to it that the inode lives in its own record.
+    fn own_record(&self, node: FoundInode) -> Result<Inode> {
+        let own = self.store().own(node.inode.ino);
+        let mut node = node;
+        for _ in 0..LOOKUPS_MAX {
+            if node.home == own {
+                if node.inode.nlink >= LINKS_MAX {
+                    return Err(fail(ErrorKind::Unsupported));
+                }
+                return Ok(node.inode);
+            }
+            self.move_out(&node, &own)?;
+            let now = self.store().lookup_location(&node.home, NO_LEASE)?;
+            match now {
+                Some(now) if now.inode.ino == node.inode.ino => node = now,
+                _ => return Err(fail(ErrorKind::StaleLease)),
+            }
+        }
+        Err(fail(ErrorKind::Busy))
+    }
+
+    /// Tries to move the inode from its entry to its own record.
+    fn move_out(&self, node: &FoundInode, own: &RecordLocation) -> Result<()> {
+        let Some((version, value)) = self.store().value(&node.home)? else { return Ok(()) };
+        let fresh = FoundInode { version, inode: Inode::decode(&value)?, ..node.clone() };
+        if fresh.inode.ino != node.inode.ino
+            || matches!(fresh.inode.layout, DataLayout::Moving | DataLayout::Elsewhere)
+        {
+            return Ok(());
+        }
+        let intended = MoveIntent::new(
+            self.token(),
+            node.home.clone(),
+            (fresh.inode.layout, false),
+            MoveFinish::Point,
+            own.clone(),
+        );
+        if self.store().freeze(&fresh, &intended)? {
+            let guards = [Guard::Absent(&own.key)];
+            let decision = self.store().decide(&intended, &value, NO_LEASE, guards, [])?;
+            debug_assert!(!matches!(decision, MoveDecision::Refused(_)), "one entry, one inode");
+        }
+        debug_assert!(value.len() >= INODE_LEN, "it was decoded");
+        Ok(())
+    }
+}

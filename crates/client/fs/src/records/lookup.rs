@@ -1,0 +1,40 @@
+//! Looking up the inode of a record, wherever it lives by now.
+
+use samite_types::{Epoch, ErrorKind, Result};
+
+use crate::records::inode::DataLayout;
+use crate::records::store::{FoundInode, NO_LEASE, RecordLocation, RecordStoreView, fail};
+
+/// How often an entry may turn out to be on its way elsewhere before a look-up gives up.
+pub const LOOKUPS_MAX: u32 = 1000;
+
+impl RecordStoreView {
+    /// The inode in `home`, or in the record that `home` names; waits for a move to end.
+    pub fn lookup_location(
+        &self,
+        home: &RecordLocation,
+        epoch: Epoch,
+    ) -> Result<Option<FoundInode>> {
+        for _ in 0..LOOKUPS_MAX {
+            let Some(node) = self.read(home, epoch)? else { return Ok(None) };
+            if let Some(node) = self.settled(node)? {
+                return Ok(Some(node));
+            }
+        }
+        Err(fail(ErrorKind::Busy))
+    }
+
+    /// `node`, or the inode that it names; `None` when it was moving, and should be looked up
+    /// again.
+    pub fn settled(&self, node: FoundInode) -> Result<Option<FoundInode>> {
+        match node.inode.layout {
+            DataLayout::Moving => {
+                self.await_move(&node.home)?;
+                Ok(None)
+            }
+            // Gone from there: its last link went away just now, this entry among them.
+            DataLayout::Elsewhere => self.read(&self.own(node.inode.ino), NO_LEASE),
+            _ => Ok(Some(node)),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The open-time snapshot: inode and data of a file, read by the operation that opened it, and
+//! valid for a short time.
+//!
+//! Opening for reading asks for a delegation in the same operation. While it lasts nobody else's
+//! change takes effect, and this process's own changes are counted
+//! ([`samite_client::Dataset::is_current`]): the snapshot is the same as a node would answer. So
+//! opening, reading and closing a small file is one request.
+//!
+//! In a directory with [`FileSemantics::Session`] it is good until the file is closed, or this process changes something.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, TryLockError};
+use std::time::Duration;
+
+use samite_types::{Epoch, ErrorKind, Result};
+
+use crate::records::inode::{DataLayout, INODE_LEN};
+use crate::records::lookup::LOOKUPS_MAX;
+use crate::records::release_queue::ReferenceRelease;
+use crate::records::store::{FoundInode, LOOKUP_LEN, NO_LEASE, RecordLocation, fail};
+use crate::sharing::delegated::{DelegatedRecord, DelegationStamp};
+use crate::{FileKind, FileSemantics, FileSystem, INLINE_LEN_MAX, OpenFile};
+
+/// Term of the delegation that an open asks for: long enough for the first calls after it, and as
+/// long as a writer may have to wait for a reader that has died.
+const OPEN_TERM: Duration = Duration::from_millis(2);
+
+/// An inode with its data, under a delegation.
+pub struct OpenSnapshot {
+    promise: DelegationStamp,
+    node: FoundInode,
+    /// The record's value from its start.
+    value: Vec<u8>,
+}
+
+/// Place for an open-time snapshot; emptied when it is of no use any more.
+#[derive(Default)]
+pub struct SnapshotSlot {
+    is_there: AtomicBool,
+    brought: Mutex<Option<Box<OpenSnapshot>>>,
+}
+
+impl SnapshotSlot {
+    pub fn new(brought: Option<OpenSnapshot>) -> Self {
+        Self {
+            is_there: AtomicBool::new(brought.is_some()),
+            brought: Mutex::new(brought.map(Box::new)),
+        }
+    }
+
+    /// The result of `pick` on it, if it is still valid.
+    fn get<T>(&self, fs: &FileSystem, pick: impl FnOnce(&OpenSnapshot) -> Option<T>) -> Option<T> {
+        if !self.is_there.load(Ordering::Relaxed) {
+            return None;
+        }
+        // Never waited for: another thread may have held the lock when this process was forked off.
+        let mut brought = match self.brought.try_lock() {
+            Ok(brought) => brought,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        if brought.as_deref()?.promise.left(fs).is_some() {
+            return pick(brought.as_deref()?);
+        }
+        self.is_there.store(false, Ordering::Relaxed);
+        *brought = None;
+        None
+    }
+}
+
+impl OpenFile {
+    /// The inode, without asking a node.
+    pub(crate) fn snapshot_inode(&self) -> Option<FoundInode> {
+        self.kept.get(&self.fs, |brought| Some(brought.node.clone()))
+    }
+
+    /// Reads the data of an inline file at `offset` without asking a node.
+    pub(crate) fn read_snapshot(&self, buf: &mut [u8], offset: u64) -> Option<usize> {
+        self.kept.get(&self.fs, |brought| {
+            let FoundInode { inode, data_len, .. } = &brought.node;
+            let data = brought.value.get(INODE_LEN..)?;
+            if inode.layout != DataLayout::Inline || data.len() as u64 != *data_len {
+                return None;
+            }
+            let start = usize::try_from(offset).map_or(data.len(), |start| start.min(data.len()));
+            let len = buf.len().min(data.len() - start);
+            buf[..len].copy_from_slice(&data[start..start + len]);
+            Some(len)
+        })
+    }
+}
+
+impl FileSystem {
+    /// The inode in `home`, or in the record that `home` names, for a file that is about to be
+    /// opened, and perhaps read: with an open reference on what is found.
+    pub(crate) fn lookup_to_open(
+        &self,
+        home: &RecordLocation,
+        epoch: Epoch,
+        reads: Option<FileSemantics>,
+    ) -> Result<Option<(FoundInode, Option<OpenSnapshot>)>> {
+        let mut home = home.clone();
+        let mut epoch = epoch;
+        for _ in 0..LOOKUPS_MAX {
+            let (len, term) = match reads {
+                Some(_) => (INODE_LEN + INLINE_LEN_MAX as usize, OPEN_TERM),
+                None => (LOOKUP_LEN, Duration::ZERO),
+            };
+            let how = (len, term, self.token());
+            let Some(under) = self.store().read_under(&home, epoch, how)? else {
+                return Ok(None);
+            };
+            let DelegatedRecord { node, value, promise, moment } = under;
+            let promise = match reads {
+                Some(FileSemantics::Session) => moment.map(DelegationStamp::of_session),
+                _ => promise,
+            };
+            match node.inode.layout {
+                DataLayout::Moving => {
+                    self.let_go(&node)?;
+                    self.store().await_move(&node.home)?;
+                }
+                DataLayout::Elsewhere => {
+                    self.let_go(&node)?;
+                    home = self.store().own(node.inode.ino);
+                    epoch = NO_LEASE;
+                }
+                _ => {
+                    let is_file = node.inode.kind == FileKind::File;
+                    let brought = promise
+                        .filter(|_| is_file && !node.has_tail())
+                        .map(|promise| OpenSnapshot { promise, node: node.clone(), value });
+                    return Ok(Some((node, brought)));
+                }
+            }
+        }
+        Err(fail(ErrorKind::Busy))
+    }
+
+    /// The file that was looked up is not opened after all.
+    pub(crate) fn let_go(&self, node: &FoundInode) -> Result<()> {
+        if node.hold == 0 {
+            return Ok(());
+        }
+        let partition = node.home.partition;
+        let ino = node.inode.ino;
+        self.store().release(ReferenceRelease {
+            partition,
+            token: node.hold,
+            ino,
+            is_urgent: false,
+        })
+    }
+}
