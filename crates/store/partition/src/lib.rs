@@ -13,17 +13,24 @@
 //! 4. its guards are true;
 //! 5. its actions can all be done, and their space is set aside;
 //! 6. its actions are done, in order; the partition's version grows by one and is the version of every record they change.
+//!
+//! What another copy of the partition needs beside that (mirroring, checkpoints, `samite-mirror`):
+//! to follow the one that decides ([`PartitionStamps`], [`Partition::begin_term`]), the space of its
+//! changes ([`ChangeFunds`]), copies of records and of the state beside them
+//! ([`Partition::read_record`], [`Partition::install`], [`Partition::export_state`]), and checksums
+//! ([`Partition::scrub`], [`StateDigest`]).
 
-pub mod durable;
 pub mod limits;
 pub mod locks;
-
-pub mod mirror;
 
 mod check;
 mod context;
 mod copy;
 mod delegations;
+mod digest;
+mod fields;
+mod follow;
+mod funds;
 mod guard;
 mod lost;
 mod numbers;
@@ -45,9 +52,12 @@ use samite_wire::op::{Action, Operation, PerAction};
 use smallvec::SmallVec;
 
 pub use context::{BlockGrants, NoGrants, RequestContext};
+pub use copy::{RecordKey, ValuePieces};
 pub use delegations::{DelegationHolder, RecordLeases};
+pub use digest::StateDigest;
+pub use follow::PartitionStamps;
+pub use funds::ChangeFunds;
 use limits::REMEMBERED_LEN_MAX;
-use mirror::ChangeFunds;
 use open_references::OpenReferences;
 use outcome::AppliedFailure;
 pub use outcome::{ActionOutput, AppliedOutcome, Current};
@@ -78,12 +88,9 @@ pub struct Partition {
     /// Refusals remembered for good.
     refusals: u64,
     /// Keys of records that were changed, when somebody asks for them.
-    touched: Option<Vec<Key>>,
+    touched: Option<Vec<RecordKey>>,
     forgets: bool,
 }
-
-/// Key of a record.
-type Key = Box<[u8]>;
 
 impl Partition {
     /// A partition whose records are in `store`, which is empty.

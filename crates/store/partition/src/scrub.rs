@@ -5,23 +5,24 @@ use std::ops::ControlFlow;
 use samite_placement::hash;
 use samite_types::Result;
 
-use crate::mirror::StateDigest;
-use crate::{Key, Partition};
+use crate::Partition;
+use crate::copy::RecordKey;
+use crate::digest::StateDigest;
 
 /// Findings in a range of records.
 #[derive(Clone, Debug)]
 pub struct ScrubbedRange {
     /// The last record that was looked at; `None`: there are no more.
-    pub upto: Option<Box<[u8]>>,
+    pub upto: Option<RecordKey>,
     /// Records, and bytes of their values.
     pub records: u64,
     /// Bytes of their values.
     pub len: u64,
     /// The records that are damaged.
-    pub damaged: Vec<Box<[u8]>>,
+    pub damaged: Vec<RecordKey>,
     /// Digest of keys, versions and values: equal in members that have the same records. Of no
     /// meaning when something is damaged.
-    pub(crate) digest: u64,
+    pub digest: u64,
 }
 
 impl Partition {
@@ -38,7 +39,7 @@ impl Partition {
     ) -> Result<ScrubbedRange> {
         let mut digest = StateDigest::new();
         let (mut records, mut len, mut damaged) = (0, 0, Vec::new());
-        let mut last: Option<Key> = None;
+        let mut last: Option<RecordKey> = None;
         self.store.scrub(after, upto, &mut |record| {
             records += 1;
             len += record.len;
@@ -62,7 +63,7 @@ impl Partition {
 
     /// Puts the bytes of a damaged record back: `pieces` are those of other members at its version.
     /// Whether it is right then.
-    pub(crate) fn put_right(&mut self, record: &samite_wire::peer::RecordCopy<'_>) -> bool {
+    pub fn put_right(&mut self, record: &samite_wire::peer::RecordCopy<'_>) -> bool {
         use samite_backend::WriteSource;
         use samite_wire::op::ValueData;
         let (Some(pieces), Ok(Some(meta))) = (&record.value, self.store.meta(record.key)) else {
@@ -90,7 +91,7 @@ impl Partition {
     }
 
     /// Whether a record is undamaged, or not there.
-    pub(crate) fn is_right(&mut self, key: &[u8]) -> bool {
+    pub fn is_right(&mut self, key: &[u8]) -> bool {
         let is_right = self.read_record(key).is_ok();
         if !is_right {
             self.store.take_damaged();
@@ -99,7 +100,7 @@ impl Partition {
     }
 
     /// Records that were found damaged since the last call.
-    pub(crate) fn take_damaged(&mut self) -> Vec<Key> {
+    pub fn take_damaged(&mut self) -> Vec<RecordKey> {
         self.store.take_damaged()
     }
 
