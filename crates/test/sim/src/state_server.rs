@@ -1,7 +1,7 @@
 //! The store of the coordinator's state: two values and a compare-and-swap, as etcd has them. It
 //! may be away for a while; a value that it has answered stays.
 
-use samite_coordinator::store::election::{LeaderSeat, ObservedKey};
+use samite_coordinator::leader_key::{LeaderSeat, ObservedKey};
 use samite_wire::control;
 use serde::{Deserialize, Serialize};
 
