@@ -7,7 +7,8 @@ use samite_types::Position;
 /// When an operation is applied.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ApplyTime {
-    /// On a clock that never goes back; unused by a [plain](crate::MirroredPartition::is_plain) partition.
+    /// On a clock that never goes back; unused by a [plain](crate::MirroredPartition::is_plain)
+    /// partition.
     pub now: Duration,
     /// The lease of the node runs until then.
     pub lease_until: Duration,
@@ -32,6 +33,7 @@ pub enum CommitStatus {
     Committed,
     /// Not yet.
     Waiting,
-    /// This member is not the primary any more: whether the operation lives nobody here knows. The answer is [`ErrorKind::StaleMap`](samite_types::ErrorKind::StaleMap).
+    /// This member is not the primary any more: whether the operation lives nobody here knows. The
+    /// answer is [`ErrorKind::StaleMap`](samite_types::ErrorKind::StaleMap).
     Lost,
 }

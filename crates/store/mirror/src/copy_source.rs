@@ -9,10 +9,11 @@
 //! a checkpoint, which takes all.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::ops::ControlFlow;
 
 use samite_backend::ValuePiece;
-use samite_partition::{Partition, RecordKey, ValuePieces};
+use samite_partition::{
+    CursorBatch, CursorFlow, Partition, PartitionCursor, RecordKey, ValuePieces,
+};
 use samite_types::{Result, Version};
 use samite_wire::limits::RESYNC_RECORDS_MAX;
 use samite_wire::op::ValueData;
@@ -83,9 +84,7 @@ pub enum CopyBatch {
 pub struct CopySource {
     /// Ask first.
     compares: bool,
-    /// The walk has visited all keys up to this one.
-    cursor: RecordKey,
-    is_walked: bool,
+    cursor: PartitionCursor,
     /// Keys of the last comparison, then those of them that are wanted.
     compared: Vec<RecordKey>,
     wanted: VecDeque<RecordKey>,
@@ -117,15 +116,12 @@ impl CopySource {
     /// The walk has visited all keys up to this one; `None`: all.
     #[must_use]
     pub fn cursor(&self) -> Option<&[u8]> {
-        (!self.is_walked).then_some(&*self.cursor)
+        self.cursor.position()
     }
 
     /// The record with this key has changed.
     pub fn note(&mut self, key: &[u8]) {
-        if !self.is_walked && (self.cursor.is_empty() || key > &*self.cursor) {
-            return;
-        }
-        if self.queue.contains(key) {
+        if !self.cursor.has_passed(key) || self.queue.contains(key) {
             return;
         }
         if self.queue.len() >= QUEUE_MAX || self.queue_len + key.len() > QUEUE_LEN_MAX {
@@ -154,8 +150,9 @@ impl CopySource {
             let records = copy_some(partition, len_max, || self.wanted.pop_front())?;
             return Ok(CopyBatch::Records(records));
         }
+        let is_walked = self.cursor.position().is_none();
         let is_long = self.queue.len() > QUEUE_MAX / 2 || self.queue_len > QUEUE_LEN_MAX / 2;
-        if !self.is_walked && !is_long {
+        if !is_walked && !is_long {
             return if self.compares {
                 self.compare(partition)
             } else {
@@ -167,60 +164,51 @@ impl CopySource {
             self.queue_len -= key.len();
             Some(key)
         })?;
-        if self.is_walked && self.queue.is_empty() && records.len() <= SHORT {
+        if is_walked && self.queue.is_empty() && records.len() <= SHORT {
             return Ok(CopyBatch::Last(records));
         }
         Ok(CopyBatch::Records(records))
     }
 
     fn compare(&mut self, partition: &Partition) -> Result<CopyBatch> {
-        let (mut records, mut len) = (Vec::new(), 0);
-        let after = self.cursor.clone();
-        let mut is_over = true;
-        partition.visit_records(&after, &mut |key, meta| {
-            if records.len() == RESYNC_RECORDS_MAX || len >= COMPARE_LEN_MAX {
-                is_over = false;
-                return ControlFlow::Break(());
+        let place = |cursor: &PartitionCursor| cursor.position().unwrap_or_default().into();
+        let after = place(&self.cursor);
+        let (mut count, mut len) = (0, 0);
+        let batch = self.cursor.next_batch(partition, &mut |key, _| {
+            if count == RESYNC_RECORDS_MAX || len >= COMPARE_LEN_MAX {
+                return CursorFlow::Leave;
             }
+            count += 1;
             len += key.len() + 10;
-            records.push((RecordKey::from(key), meta.version));
-            ControlFlow::Continue(())
+            CursorFlow::Take
         })?;
-        let upto = self.step_to(is_over, records.last().map(|(key, _)| key));
-        self.compared = records.iter().map(|(key, _)| key.clone()).collect();
-        Ok(CopyBatch::Compare { after, upto, records })
+        self.compared = batch.iter().map(|(key, _)| key.clone()).collect();
+        let records = batch.into_iter().map(|(key, meta)| (key, meta.version)).collect();
+        Ok(CopyBatch::Compare { after, upto: place(&self.cursor), records })
     }
 
     fn walk(&mut self, partition: &Partition, len_max: usize) -> Result<CopyBatch> {
-        let (mut keys, mut len) = (VecDeque::new(), 0);
-        let mut is_over = true;
-        partition.visit_records(&self.cursor, &mut |key, meta| {
-            if len >= len_max || keys.len() == RESYNC_RECORDS_MAX {
-                is_over = false;
-                return ControlFlow::Break(());
+        let (mut count, mut len) = (0, 0);
+        let batch = self.cursor.next_batch(partition, &mut |key, meta| {
+            if len >= len_max || count == RESYNC_RECORDS_MAX {
+                return CursorFlow::Leave;
             }
+            count += 1;
             len += key.len() + meta.len as usize + RECORD_LEN;
-            keys.push_back(RecordKey::from(key));
-            ControlFlow::Continue(())
+            CursorFlow::Take
         })?;
-        self.step_to(is_over, keys.back());
-        let records = copy_some(partition, usize::MAX, || keys.pop_front())?;
-        Ok(CopyBatch::Records(records))
-    }
-
-    /// Moves the cursor. Returns it, as the end of a range.
-    fn step_to(&mut self, is_over: bool, last: Option<&RecordKey>) -> RecordKey {
-        self.is_walked = is_over;
-        match last {
-            Some(last) if !is_over => self.cursor.clone_from(last),
-            _ => self.cursor = RecordKey::default(),
-        }
-        self.cursor.clone()
+        Ok(CopyBatch::Records(copy_all(partition, batch)?))
     }
 }
 
+/// Copies the records of a batch.
+pub(crate) fn copy_all(partition: &Partition, batch: CursorBatch) -> Result<Vec<CopiedRecord>> {
+    let mut keys = batch.into_iter().map(|(key, _)| key);
+    copy_some(partition, usize::MAX, || keys.next())
+}
+
 /// Copies the records whose keys `next` gives, until they have `len_max` bytes: at least one.
-pub(crate) fn copy_some(
+fn copy_some(
     partition: &Partition,
     len_max: usize,
     mut next: impl FnMut() -> Option<RecordKey>,

@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 use crate::log::LogEntry;
 use crate::packet::PeerPacket;
 
-/// Most messages that wait to be taken. Further ones are dropped, as a network may: they are sent again.
+/// Most messages that wait to be taken. Further ones are dropped, as a network may: they are sent
+/// again.
 const PACKETS_MAX: usize = 8192;
 
 /// Something that the driver is to do.
@@ -17,7 +18,8 @@ const PACKETS_MAX: usize = 8192;
 pub enum MirrorEffect {
     /// Send a message.
     Send(PeerPacket),
-    /// Write an entry to the log on flash, and say when it is there ([`crate::MirroredPartition::logged`]).
+    /// Write an entry to the log on flash, and say when it is there
+    /// ([`crate::MirroredPartition::logged`]).
     Append(LogEntry),
     /// The data of this partition on flash, log and checkpoint, are no use any more: its records
     /// are being replaced.
@@ -34,7 +36,8 @@ pub enum MirrorEffect {
     /// [`ErrorKind::StaleMap`], and the look-up table is wiped
     /// ([`samite_backend::Arena::retract_all`]).
     Deposed,
-    /// Report to the coordinator that a member has missed something, by the epoch and the term that this member knows. Comes again until a map says so.
+    /// Report to the coordinator that a member has missed something, by the epoch and the term that
+    /// this member knows. Comes again until a map says so.
     Missed {
         /// The member.
         target: TargetId,
@@ -56,12 +59,14 @@ pub enum MirrorEffect {
         /// The last record of the range; empty: it was the last of all.
         upto: Box<[u8]>,
     },
-    /// A member has everything of this partition. When [`crate::MirroredPartition::ready`] says so of the partitions of all datasets of the group, report it.
+    /// A member has everything of this partition. When [`crate::MirroredPartition::ready`] says so
+    /// of the partitions of all datasets of the group, report it.
     Synced {
         /// The member.
         target: TargetId,
     },
-    /// A member cannot be brought up to date as long as there is no room for it. It is tried again after a while.
+    /// A member cannot be brought up to date as long as there is no room for it. It is tried again
+    /// after a while.
     NoRoom {
         /// The member.
         target: TargetId,

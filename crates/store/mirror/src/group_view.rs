@@ -21,7 +21,8 @@ pub struct GroupView {
 }
 
 impl GroupView {
-    /// The view of `group` in the map of `epoch`, which gives the incarnation of each target's node.
+    /// The view of `group` in the map of `epoch`, which gives the incarnation of each target's
+    /// node.
     #[must_use]
     pub fn new(
         epoch: Epoch,

@@ -1,5 +1,6 @@
-//! Mirroring: a partition together with its part in its mirror group. Pure, like the partition: time
-//! and messages come in, effects go out. The data of durable partitions on flash are in [`durable`].
+//! Mirroring: a partition together with its part in its mirror group. Pure, like the partition:
+//! time and messages come in, effects go out. The data of durable partitions on flash are in
+//! [`durable`].
 //!
 //! **The log.** The primary applies an operation at once and writes it down as an *entry*
 //! ([`samite_wire::peer::PartitionLogEntry`]): the operation as it came, where the log was before,
@@ -24,27 +25,33 @@
 //! ([`Version::before`](samite_types::Version::before)). Before a new primary begins its term it
 //! takes over what other good members have applied and it has not (`member/catching_up.rs`).
 //!
-//! **Resync** (`copy_source.rs`, `member/sink.rs`): the member is walked through the keys, says which records
-//! it lacks, and gets them; keys that change behind the walk go to a queue; when that is short, the
-//! rest of it and the partition's state are sent, and the member follows the log from there.
+//! **Resync** (`copy_source.rs`, `member/sink.rs`): the member is walked through the keys, says
+//! which records it lacks, and gets them; keys that change behind the walk go to a queue; when that
+//! is short, the rest of it and the partition's state are sent, and the member follows the log from
+//! there.
 //!
 //! **Delegations** are volatile. That a primary grants some is an entry; a new primary that finds
 //! it lets no mutation through until they must have run out.
 //!
-//! **The write-ahead log** of a durable dataset is one more follower ([`MirroredPartition::set_logs`]): it is given each entry
-//! ([`MirrorEffect::Append`]) and says how far they are on flash ([`MirroredPartition::logged`]).
+//! **The write-ahead log** of a durable dataset is one more follower
+//! ([`MirroredPartition::set_logs`]): it is given each entry ([`MirrorEffect::Append`]) and says
+//! how far they are on flash ([`MirroredPartition::logged`]).
 //!
-//! **Room** (`member/room.rs`): members keep space for the changes that the primary decides on, so that a
-//! change fits on all members that count, or takes effect nowhere.
+//! **Room** (`room.rs`): members keep space for the changes that the primary decides on, so
+//! that a change fits on all members that count, or takes effect nowhere.
 //!
-//! **Reads by others** than the primary need a read lease (`member/reads.rs`), if the dataset wants that.
+//! **Reads by others** than the primary need a read lease (`member/reads.rs`), if the dataset wants
+//! that.
 //!
-//! Messages may be lost, come twice, late and in any order. Messages to send may be dropped as well: they are sent again.
+//! Messages may be lost, come twice, late and in any order. Messages to send may be dropped as
+//! well: they are sent again.
 
 pub mod durable;
 
+mod catching_up;
 mod commit;
 mod copy_source;
+mod damage;
 mod digest;
 mod effects;
 mod group_view;
@@ -54,7 +61,10 @@ mod member_state;
 mod packet;
 mod payload;
 mod peers;
+mod read_leases;
+mod resync_sink;
 mod resync_source;
+mod role;
 mod room;
 mod rules;
 mod steady;
@@ -65,7 +75,8 @@ pub use copy_source::{CopiedRecord, CopyBatch, CopySource};
 pub use effects::MirrorEffect;
 pub use group_view::GroupView;
 pub use log::LogEntry;
-pub use member::{MirroredPartition, ScrubStep};
+pub use member::MirroredPartition;
+pub use member::scrub::ScrubStep;
 pub use packet::PeerPacket;
 pub use rules::MirrorRules;
 pub use times::MirrorTimes;

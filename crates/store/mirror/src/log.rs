@@ -9,7 +9,8 @@ use samite_wire::peer::{PartitionLogEntry, PeerEnvelope, PeerMessage};
 
 use crate::packet::{Payload, PeerPacket};
 
-/// Most entries that are kept, and most bytes of them. Beyond, the primary takes no changes until followers have caught up.
+/// Most entries that are kept, and most bytes of them. Beyond, the primary takes no changes until
+/// followers have caught up.
 const ENTRIES_MAX: usize = 4096;
 const LEN_MAX: usize = 8 << 20;
 

@@ -8,7 +8,7 @@ mod reads;
 mod repair;
 mod resync;
 mod room;
-mod scrub;
+pub(crate) mod scrub;
 mod secondary;
 mod sink;
 
@@ -23,41 +23,29 @@ use samite_wire::peer::{LogPoint, PeerEnvelope, PeerMessage};
 
 use crate::commit::{ApplyTime, CommitPosition, CommitStatus};
 use crate::copy_source::CopySource;
+use crate::damage::DamagedRecords;
 use crate::effects::{MirrorEffect, MirrorEffects};
 use crate::group_view::GroupView;
 use crate::log::EntryLog;
 use crate::packet::PeerPacket;
+use crate::read_leases::MemberReads;
+use crate::resync_sink::ResyncSink;
+use crate::role::MemberRole;
 use crate::room::ReservedRoom;
 use crate::rules::MirrorRules;
 use crate::times::MirrorTimes;
-use catching_up::CatchingUpPrimary;
-use primary::PrimaryState;
-use reads::MemberReads;
-use repair::DamagedRecords;
-pub use scrub::ScrubStep;
-use sink::ResyncSink;
 
-/// This member's part in the group.
-#[derive(Debug)]
-enum MemberRole {
-    /// Not a member, or not told yet, or deposed and not told by which primary.
-    Out,
-    /// It applies the entries that the primary sends.
-    Secondary,
-    /// It is to decide, and takes over first what others have.
-    Elect(Box<CatchingUpPrimary>),
-    /// It decides on the order.
-    Primary(Box<PrimaryState>),
-}
-
-/// One partition of one dataset on one target, with its part in the mirror group. See the [crate](crate).
+/// One partition of one dataset on one target, with its part in the mirror group. See the
+/// [crate](crate).
 ///
-/// The driver calls, in any order: [`configure`](Self::configure) with each new map, before anything is reported by it; [`apply`](Self::apply);
-/// [`receive`](Self::receive); [`tick`](Self::tick) at [`next_tick`](Self::next_tick); [`resync_step`](Self::resync_step) as fast as it
-/// lets resync be; and after each of them takes all [effects](Self::next_effect).
+/// The driver calls, in any order: [`configure`](Self::configure) with each new map, before
+/// anything is reported by it; [`apply`](Self::apply); [`receive`](Self::receive);
+/// [`tick`](Self::tick) at [`next_tick`](Self::next_tick); [`resync_step`](Self::resync_step) as
+/// fast as it lets resync be; and after each of them takes all [effects](Self::next_effect).
 ///
-/// A group is shared by the partitions of all datasets of one redundancy: a member of it is good when the partitions of all of them are up to
-/// date ([`MirroredPartition::ready`]), and needs a resync when one of them has missed something.
+/// A group is shared by the partitions of all datasets of one redundancy: a member of it is good
+/// when the partitions of all of them are up to date ([`MirroredPartition::ready`]), and needs a
+/// resync when one of them has missed something.
 pub struct MirroredPartition {
     partition: Partition,
     dataset: DatasetId,
@@ -102,7 +90,8 @@ pub struct MirroredPartition {
 }
 
 impl MirroredPartition {
-    /// The part of target `me` in the group of `partition`. It knows no group yet: [`MirroredPartition::configure`] tells.
+    /// The part of target `me` in the group of `partition`. It knows no group yet:
+    /// [`MirroredPartition::configure`] tells.
     #[must_use]
     pub fn new(partition: Partition, dataset: DatasetId, id: PartitionId, me: TargetId) -> Self {
         Self {
@@ -152,7 +141,8 @@ impl MirroredPartition {
         self
     }
 
-    /// Where its log stands, as a write-ahead log and its checkpoint gave it back; before the first [`MirroredPartition::configure`].
+    /// Where its log stands, as a write-ahead log and its checkpoint gave it back; before the first
+    /// [`MirroredPartition::configure`].
     #[must_use]
     pub const fn recovered(mut self, at: LogPoint, lends: bool) -> Self {
         self.at = at;
@@ -215,7 +205,8 @@ impl MirroredPartition {
         self.lends
     }
 
-    /// Whether it is alone in its group and nothing is logged: then an operation is applied, and that is all.
+    /// Whether it is alone in its group and nothing is logged: then an operation is applied, and
+    /// that is all.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         match &self.role {
@@ -224,7 +215,8 @@ impl MirroredPartition {
         }
     }
 
-    /// Entries are written to a log on flash from here on; all up to now are there, or in its checkpoint.
+    /// Entries are written to a log on flash from here on; all up to now are there, or in its
+    /// checkpoint.
     pub fn set_logs(&mut self) {
         self.logged = Some(self.at.position);
         self.refresh_plain();
@@ -422,7 +414,7 @@ impl MirroredPartition {
     fn refresh_plain(&mut self) {
         let is_logged = self.logged.is_some();
         if let MemberRole::Primary(primary) = &mut self.role {
-            primary.is_plain = !self.is_group && !is_logged && !self.reads.is_on;
+            primary.is_plain = !self.is_group && !is_logged && !self.reads.is_on();
             if primary.is_plain {
                 // The room of members counts no more, and is not looked at again.
                 self.partition.set_funds(ChangeFunds::Own);

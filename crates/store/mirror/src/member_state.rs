@@ -17,8 +17,8 @@ pub(crate) fn export(partition: &Partition, at: LogPoint, lends: bool, out: &mut
     partition.export_state(out);
 }
 
-/// Takes over the output of [`export`], beside the records as they are. Returns where the log stands
-/// then, and whether delegations may be out.
+/// Takes over the output of [`export`], beside the records as they are. Returns where the log
+/// stands then, and whether delegations may be out.
 ///
 /// # Errors
 /// `Corrupt`: it is something else; nothing is changed.

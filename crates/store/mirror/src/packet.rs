@@ -7,8 +7,8 @@ use samite_types::TargetId;
 use samite_wire::peer::{HEAD_LEN, PeerEnvelope, PeerMessage};
 use smallvec::SmallVec;
 
-/// A message to another member. In a frame stand [`head`](Self::head) and [`body`](Self::body) of each message one behind the other, and the payloads in
-/// the same order behind all of them.
+/// A message to another member. In a frame stand [`head`](Self::head) and [`body`](Self::body) of
+/// each message one behind the other, and the payloads in the same order behind all of them.
 #[derive(Clone, Debug)]
 pub struct PeerPacket {
     to: TargetId,
@@ -67,7 +67,8 @@ impl PeerPacket {
         }
     }
 
-    /// Its payload, in order: no piece is a hole. Pieces are shared, and stay as they are whatever becomes of the record.
+    /// Its payload, in order: no piece is a hole. Pieces are shared, and stay as they are whatever
+    /// becomes of the record.
     #[must_use]
     pub fn payload(&self) -> &[ValuePiece] {
         &self.payload

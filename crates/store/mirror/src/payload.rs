@@ -1,12 +1,13 @@
-//! The data of an operation on its way to other members: without a copy where the record has it in a place of its own.
+//! The data of an operation on its way to other members: without a copy where the record has it in
+//! a place of its own.
 
 use samite_backend::{ArenaExtent, ValuePiece};
 use samite_partition::{ActionOutput, BlockGrants, Partition};
 use samite_wire::op::{Action, BlockRef, Operation, ValueData};
 use samite_wire::peer::data_of;
 
-/// Data of at least so many bytes is sent from where the record has it; less is copied, so that the next change of the record need not go
-/// elsewhere.
+/// Data of at least so many bytes is sent from where the record has it; less is copied, so that the
+/// next change of the record need not go elsewhere.
 const READ_BACK_MIN: usize = 16 << 10;
 
 /// The data of an operation that was just applied to `partition`, in order; `taken`: those of the

@@ -23,7 +23,8 @@ pub(crate) struct GroupPeer {
     pub(crate) is_required: bool,
     /// It does not answer, or said that it cannot follow.
     pub(crate) is_failing: bool,
-    /// By the map of this epoch it was said to be up to date. A report of that may be under way, and make it good, however many maps have come since.
+    /// By the map of this epoch it was said to be up to date. A report of that may be under way,
+    /// and make it good, however many maps have come since.
     pub(crate) promised: Option<Epoch>,
     /// Such reports count for nothing from the map of this epoch on.
     void_from: Option<Epoch>,
@@ -151,7 +152,8 @@ impl GroupPeer {
             })
     }
 
-    /// Whether it may be required no more without asking: no report that it is up to date can count any more.
+    /// Whether it may be required no more without asking: no report that it is up to date can count
+    /// any more.
     pub(crate) fn may_let_go(&self) -> bool {
         self.consistency != MemberConsistency::Good && self.promised.is_none()
     }
@@ -162,7 +164,8 @@ impl GroupPeer {
         (self.promised, self.void_from) = (Some(epoch), None);
     }
 
-    /// Reports by maps up to `reported` count for nothing from the map of `by` on; the newest one here is of `epoch`.
+    /// Reports by maps up to `reported` count for nothing from the map of `by` on; the newest one
+    /// here is of `epoch`.
     pub(crate) fn void_promise(&mut self, reported: Epoch, by: Epoch, epoch: Epoch) {
         if self.promised.is_some_and(|promised| promised <= reported) {
             self.void_from = Some(by);

@@ -136,8 +136,8 @@ impl ResyncSource {
         self.sent.as_ref().map(|sent| sent.at + retransmit * sent.times.min(10))
     }
 
-    /// The next step, of about `len_max` bytes, which is sent `now`. The one before is answered. `at`
-    /// and `lends`: where the log stands here, and whether delegations may be out.
+    /// The next step, of about `len_max` bytes, which is sent `now`. The one before is answered.
+    /// `at` and `lends`: where the log stands here, and whether delegations may be out.
     ///
     /// # Errors
     /// Errors of the store; the try is over.
@@ -218,5 +218,65 @@ impl ResyncSource {
     /// nothing of it.
     pub(crate) fn is_hopeless(&self) -> bool {
         self.sent.as_ref().is_some_and(|sent| sent.times > SENDS_MAX && !sent.step.is_last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use samite_backend::memory::MemoryBackend;
+    use samite_backend::{Backend as _, QuotaLimit};
+    use samite_types::{DatasetId, PartitionId, Version};
+
+    use super::*;
+
+    const RETRANSMIT: Duration = Duration::from_millis(100);
+
+    /// A partition with one record.
+    fn partition() -> Partition {
+        let mut backend = MemoryBackend::new(1 << 20, 1).unwrap();
+        let mut partition = Partition::new(backend.open(DatasetId(1), PartitionId(0)).unwrap());
+        let record = RecordCopy { key: b"k", version: Version(1), value: Some(Default::default()) };
+        partition.install(&record, QuotaLimit::Open).unwrap();
+        partition
+    }
+
+    fn next(source: &mut ResyncSource, partition: &Partition) -> EncodedStep {
+        let at = LogPoint { position: Position(7), ..LogPoint::default() };
+        source.next(partition, (at, false), 1 << 20, Duration::ZERO).unwrap()
+    }
+
+    #[test]
+    fn steps_follow_on_their_answers_until_the_copy_is_whole() {
+        let (partition, mut source) = (partition(), ResyncSource::new(3));
+        next(&mut source, &partition);
+        assert!(source.waits());
+        assert_eq!(source.answered((2, 0), (false, &[])), StepAnswer::Nothing, "of another try");
+        assert_eq!(source.answered((3, 0), (false, &[])), StepAnswer::Next);
+        next(&mut source, &partition);
+        assert_eq!(source.answered((3, 1), (true, &[])), StepAnswer::SendAgain);
+        assert_eq!(source.answered((3, 1), (false, &[1])), StepAnswer::Next);
+        assert_eq!(source.answered((3, 1), (false, &[1])), StepAnswer::Nothing, "it comes twice");
+        next(&mut source, &partition);
+        assert_eq!(source.answered((3, 2), (false, &[])), StepAnswer::Next);
+        assert_eq!(source.whole_at(), None);
+        next(&mut source, &partition);
+        assert_eq!(source.whole_at(), Some(Position(7)));
+        assert_eq!(source.answered((3, 3), (true, &[])), StepAnswer::Nothing, "not on flash yet");
+        assert_eq!(source.answered((3, 3), (false, &[])), StepAnswer::Whole);
+    }
+
+    #[test]
+    fn a_step_without_an_answer_is_sent_less_and_less_often_and_then_given_up() {
+        let mut source = ResyncSource::new(1);
+        assert!(source.send_again(Duration::ZERO).is_none());
+        let len = next(&mut source, &partition()).len();
+        assert_eq!(source.resend_at(RETRANSMIT), Some(RETRANSMIT));
+        for _ in 1..SENDS_MAX {
+            assert_eq!(source.send_again(Duration::ZERO).map(|step| step.len()), Some(len));
+        }
+        assert_eq!(source.resend_at(RETRANSMIT), Some(RETRANSMIT * 10));
+        assert!(!source.is_hopeless());
+        source.send_again(Duration::ZERO);
+        assert!(source.is_hopeless());
     }
 }

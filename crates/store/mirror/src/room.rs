@@ -1,4 +1,5 @@
-//! Room on other members: a change that does not fit on every member that counts takes effect nowhere. This is flow control by credits, in bytes.
+//! Room on other members: a change that does not fit on every member that counts takes effect
+//! nowhere. This is flow control by credits, in bytes.
 //!
 //! Each member keeps space for the changes that its primary decides on, and says with each
 //! acknowledgement how much it keeps ([`samite_backend::QuotaAccount`]). The primary reckons with
@@ -8,7 +9,8 @@
 //! refused when that has no more. Changes that make room are let through: they find the reserve of
 //! the target.
 //!
-//! A primary that needs less than it asked for gives the rest back: it says how much it counts on from an entry on, and counts on no more.
+//! A primary that needs less than it asked for gives the rest back: it says how much it counts on
+//! from an entry on, and counts on no more.
 
 use std::time::Duration;
 
@@ -186,7 +188,8 @@ impl MemberRoom {
         Some(RoomQuestion { need: 0, claim: bytes })
     }
 
-    /// Notes a question behind entry `position`, unless one is under way. Returns whether it is to be sent.
+    /// Notes a question behind entry `position`, unless one is under way. Returns whether it is to
+    /// be sent.
     pub(crate) fn ask(
         &mut self,
         (number, position): (u32, Position),
@@ -226,7 +229,8 @@ impl MemberRoom {
         answer_at.into_iter().chain(is_open.then_some(self.review_at)).min()
     }
 
-    /// Whether the member has owed an answer for so long that it is to be reported. It is again after as long.
+    /// Whether the member has owed an answer for so long that it is to be reported. It is again
+    /// after as long.
     pub(crate) fn is_overdue(&mut self, missed: Duration, now: Duration) -> bool {
         let asked = self.asked.as_mut().filter(|asked| now >= asked.since + missed);
         asked.map(|asked| asked.since = now).is_some()
@@ -310,6 +314,10 @@ impl ReservedRoom {
 
 #[cfg(test)]
 mod tests {
+    use samite_backend::Backend as _;
+    use samite_backend::memory::MemoryBackend;
+    use samite_types::{DatasetId, PartitionId};
+
     use super::*;
 
     const NOW: Duration = Duration::from_secs(10);
@@ -373,5 +381,27 @@ mod tests {
         assert!(room.is_overdue(missed, NOW + missed));
         assert!(!room.is_overdue(missed, NOW + missed));
         assert!(room.is_overdue(missed, NOW + missed * 2));
+    }
+
+    #[test]
+    fn a_member_keeps_what_its_primary_counts_on_as_long_as_it_follows_one() {
+        let mut backend = MemoryBackend::new(64 << 20, 1).unwrap();
+        let mut partition = Partition::new(backend.open(DatasetId(1), PartitionId(0)).unwrap());
+        let mut room = ReservedRoom::default();
+        room.used(1000, &mut partition);
+        assert_eq!(room.tell(), 0, "it follows nobody");
+        room.open(&mut partition);
+        let told = room.tell();
+        assert!(told > 1000);
+        room.heed((Term(2), 5), Some(u64::MAX), (0, 0), &mut partition);
+        assert_eq!(room.bytes, told, "the primary counts on it still");
+        room.heed((Term(2), 6), Some(1000), (0, 0), &mut partition);
+        assert_eq!(room.tell(), 1000);
+        assert!(room.is_late((Term(2), 5)) && room.is_late((Term(1), 9)));
+        assert!(!room.is_late((Term(2), 6)) && !room.is_late((Term(3), 1)));
+        room.used(400, &mut partition);
+        assert_eq!((room.tell(), room.answers()), (600, 6));
+        room.close(&mut partition);
+        assert_eq!((room.tell(), room.answers()), (0, 0));
     }
 }

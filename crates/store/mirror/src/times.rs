@@ -9,7 +9,8 @@ pub struct MirrorTimes {
     pub retransmit: Duration,
     /// A member that did not answer for so long is reported.
     pub missed: Duration,
-    /// It is reported again after this, as long as no map says so: the first time may be too early for that to count.
+    /// It is reported again after this, as long as no map says so: the first time may be too early
+    /// for that to count.
     pub report_again: Duration,
     /// Longest delegation; a new primary lets nothing be changed for so long, if delegations were
     /// granted.

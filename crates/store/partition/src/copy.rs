@@ -38,7 +38,8 @@ impl Partition {
         self.touched.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Visits key, version and length of the records behind `after` (empty: from the first), in key order, until `visit` breaks.
+    /// Visits key, version and length of the records behind `after` (empty: from the first), in key
+    /// order, until `visit` breaks.
     ///
     /// # Errors
     /// Errors of the store.

@@ -40,8 +40,8 @@ impl Partition {
     }
 
     /// An operation of `client` that may have been sent before is refused for good. `numbers`: its
-    /// own, and the one below which all of the client's are answered; `reason`: why, and which guard
-    /// or action it was.
+    /// own, and the one below which all of the client's are answered; `reason`: why, and which
+    /// guard or action it was.
     pub fn refuse(&mut self, client: ClientId, numbers: (Seq, Seq), reason: (ErrorKind, u16)) {
         self.refusals += 1;
         self.remember(client, numbers, Err(reason));

@@ -13,8 +13,8 @@ use crate::{BlockGrants, Partition, RequestContext, check};
 
 impl Partition {
     /// Applies an operation to a partition that is lost: a record that is not there is not said to
-    /// be missing, and not made; the answer is [`ErrorKind::Lost`]. Nothing takes effect then, and a
-    /// change is remembered to have been refused. Any other operation is [applied](Self::apply).
+    /// be missing, and not made; the answer is [`ErrorKind::Lost`]. Nothing takes effect then, and
+    /// a change is remembered to have been refused. Any other operation is [applied](Self::apply).
     pub fn apply_lost(
         &mut self,
         client: ClientId,

@@ -30,7 +30,8 @@ pub struct RecoveredLog {
     pub replayed: u64,
 }
 
-/// Reads all that is on `disk` into partitions that `open` makes. `progress` is told of each entry that was applied, how many there were.
+/// Reads all that is on `disk` into partitions that `open` makes. `progress` is told of each entry
+/// that was applied, how many there were.
 ///
 /// # Errors
 /// Damage, and where; too little memory for the data there.

@@ -67,15 +67,17 @@ impl LogTracks {
         self.under_way.retain(|(_, id, _)| id.0 != dataset);
     }
 
-    /// There is a checkpoint after which the log goes on with frame `next`. Whether it is one that the partition had to have before its entries count:
-    /// then all up to the position that it has seen is on flash.
+    /// There is a checkpoint after which the log goes on with frame `next`. Whether it is one that
+    /// the partition had to have before its entries count: then all up to the position that it has
+    /// seen is on flash.
     pub fn checkpointed(&mut self, id: PlaceId, next: u64) -> bool {
         let Some(track) = self.tracks.get_mut(&id) else { return false };
         track.needed = next;
         std::mem::take(&mut track.is_headless)
     }
 
-    /// The next entry that has come to be on flash, with all before it: a partition, and the entry's position. `durable`: the first frame that is not.
+    /// The next entry that has come to be on flash, with all before it: a partition, and the
+    /// entry's position. `durable`: the first frame that is not.
     pub fn next_durable(&mut self, durable: u64) -> Option<(PlaceId, Position)> {
         loop {
             let (frame, id, position) = *self.under_way.front()?;

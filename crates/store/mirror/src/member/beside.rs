@@ -8,8 +8,9 @@ use samite_types::{ClientId, Epoch, Seq};
 use samite_wire::op::{Action, Operation};
 use samite_wire::peer::EntryEvent;
 
-use super::{MemberRole, MirroredPartition};
+use super::MirroredPartition;
 use crate::digest;
+use crate::role::MemberRole;
 
 impl MirroredPartition {
     /// A refusal that is remembered for good.

@@ -19,56 +19,19 @@
 use std::time::Duration;
 
 use samite_types::{ErrorKind, Position, TargetId, Term};
-use samite_wire::control::{GroupMember, MemberConsistency};
-use samite_wire::peer::{PartitionLogEntry, PeerMessage};
-use smallvec::SmallVec;
+use samite_wire::peer::{PartitionLogEntry, PeerEnvelope, PeerMessage};
 
-use super::{MemberRole, MirroredPartition};
+use super::MirroredPartition;
+use crate::catching_up::CatchingUpPrimary;
 use crate::commit::NO_ENTRY;
 use crate::effects::MirrorEffect;
 use crate::group_view::GroupView;
 use crate::log::LogEntry;
 use crate::packet::PeerPacket;
+use crate::role::MemberRole;
 
 /// Most entries that are handed over at a time.
 const ENTRIES_MAX: u64 = 64;
-
-/// The state that only a catching-up primary has.
-#[derive(Debug)]
-pub(super) struct CatchingUpPrimary {
-    view: GroupView,
-    /// Good members that have something to say still, or have said it.
-    others: SmallVec<[GoodMember; 2]>,
-    /// It cannot apply the entries of others, and has said so last then.
-    failed_at: Option<Duration>,
-}
-
-/// Another good member.
-#[derive(Clone, Debug)]
-struct GoodMember {
-    target: TargetId,
-    /// The entries that it can give end there, once it has said so.
-    upto: Option<Position>,
-    /// It is asked again then, unless it was asked for something since.
-    ask_at: Duration,
-    /// Where the log stood when it was asked last.
-    asked: Position,
-    /// Since when nothing has come of asking.
-    since: Duration,
-    /// When it was last reported not to answer.
-    reported_at: Option<Duration>,
-}
-
-impl GoodMember {
-    const fn new(target: TargetId, now: Duration) -> Self {
-        let (asked, since) = (NO_ENTRY, now);
-        Self { target, upto: None, ask_at: now, asked, since, reported_at: None }
-    }
-
-    fn is_settled(&self, here: Position) -> bool {
-        self.upto.is_some_and(|upto| upto <= here)
-    }
-}
 
 impl MirroredPartition {
     /// The map names this member the primary.
@@ -79,19 +42,11 @@ impl MirroredPartition {
             return self.lead(view, &[], now);
         }
         self.term = view.term;
-        let (known, failed_at) = match &mut self.role {
-            MemberRole::Elect(elect) if elect.view.term == view.term => {
-                (std::mem::take(&mut elect.others), elect.failed_at)
-            }
-            _ => (SmallVec::new(), None),
+        let before = match &self.role {
+            MemberRole::Elect(elect) => Some(&**elect),
+            _ => None,
         };
-        let is_good = |member: &&GroupMember| member.consistency == MemberConsistency::Good;
-        let others =
-            view.members[1..].iter().filter(is_good).map(|&GroupMember { target, .. }| {
-                let before = known.iter().find(|other| other.target == target);
-                before.cloned().unwrap_or_else(|| GoodMember::new(target, now))
-            });
-        let elect = CatchingUpPrimary { view: view.clone(), others: others.collect(), failed_at };
+        let elect = CatchingUpPrimary::new(view, before, now);
         self.role = MemberRole::Elect(Box::new(elect));
         self.partition.set_follows(true);
         self.give_up_reads();
@@ -101,63 +56,37 @@ impl MirroredPartition {
 
     /// Begins to decide, if there is nothing to be taken over any more.
     fn take_office(&mut self, now: Duration) {
-        let MemberRole::Elect(elect) = &mut self.role else { return };
-        let here = self.at.position;
-        // A member that cannot take over the entries leaves the lead to another, if there is
-        // another.
-        let may_lead = elect.failed_at.is_none() || elect.others.is_empty();
-        if !may_lead || !elect.others.iter().all(|other| other.is_settled(here)) {
-            return;
+        let MemberRole::Elect(elect) = &self.role else { return };
+        if let Some((view, ends)) = elect.settled(self.at.position) {
+            self.lead(&view, &ends, now); // I5
         }
-        let view = elect.view.clone();
-        let ends = elect.others.iter().map(|other| (other.target, other.upto.unwrap_or(here)));
-        let ends: SmallVec<[(TargetId, Position); 2]> = ends.collect();
-        self.lead(&view, &ends, now); // I5
     }
 
     /// Asks the members again that have not answered, and reports those that do not answer at all.
     pub(super) fn tick_catching_up(&mut self, now: Duration) {
-        let (have, times, envelope) = (self.at.position, self.times, self.envelope(TargetId(0)));
+        let (have, envelope) = (self.at.position, self.envelope(TargetId(0)));
         let MemberRole::Elect(elect) = &mut self.role else { return };
-        let is_due = |at: Option<Duration>| at.is_none_or(|at| now >= at + times.report_again);
-        if elect.failed_at.is_some_and(|at| is_due(Some(at))) {
-            elect.failed_at = Some(now);
-            let news = MirrorEffect::Missed { target: self.me, kind: ErrorKind::Corrupt };
-            self.effects.news(news);
+        let tasks = elect.due(self.me, have, &self.times, now);
+        for to in tasks.asked {
+            let envelope = PeerEnvelope { to, ..envelope };
+            self.effects.send(PeerPacket::new(&envelope, &PeerMessage::AskTail { have }));
         }
-        for other in elect.others.iter_mut().filter(|other| !other.is_settled(have)) {
-            if now >= other.ask_at {
-                (other.ask_at, other.asked) = (now + times.retransmit, have);
-                let envelope = samite_wire::peer::PeerEnvelope { to: other.target, ..envelope };
-                self.effects.send(PeerPacket::new(&envelope, &PeerMessage::AskTail { have }));
-            }
-            if now >= other.since + times.missed && is_due(other.reported_at) {
-                other.reported_at = Some(now);
-                let news = MirrorEffect::Missed { target: other.target, kind: ErrorKind::Timeout };
-                self.effects.news(news);
-            }
+        for (target, kind) in tasks.missed {
+            self.effects.news(MirrorEffect::Missed { target, kind });
         }
     }
 
     /// When [`MirroredPartition::tick_catching_up`] has something to do.
     pub(super) fn next_catching_up(&self) -> Option<Duration> {
         let MemberRole::Elect(elect) = &self.role else { return None };
-        let here = self.at.position;
-        let open = elect.others.iter().filter(|other| !other.is_settled(here));
-        let failed = elect.failed_at.map(|at| at + self.times.report_again);
-        open.map(|other| other.ask_at).chain(failed).min()
+        elect.next(self.at.position, self.times.report_again)
     }
 
     /// A member that was named cannot be told anything for now: it is reported at once.
     pub(super) fn unheard(&mut self, target: TargetId, now: Duration) {
-        let again = self.times.report_again;
-        let here = self.at.position;
+        let (here, again) = (self.at.position, self.times.report_again);
         let MemberRole::Elect(elect) = &mut self.role else { return };
-        let mut open = elect.others.iter_mut().filter(|other| !other.is_settled(here));
-        if let Some(other) = open.find(|other| other.target == target)
-            && other.reported_at.is_none_or(|at| now >= at + again)
-        {
-            other.reported_at = Some(now);
+        if elect.unheard(target, here, (now, again)) {
             self.effects.news(MirrorEffect::Missed { target, kind: ErrorKind::Unavailable });
         }
     }
@@ -188,17 +117,15 @@ impl MirroredPartition {
     ) {
         let MemberRole::Elect(elect) = &mut self.role else { return };
         // It comes twice, or others are missing before it.
-        if entry.before != self.at || elect.failed_at.is_some() {
+        if entry.before != self.at || elect.has_failed() {
             return;
         }
-        if let Some(other) = elect.others.iter_mut().find(|other| other.target == from) {
-            other.since = now;
-        }
+        elect.heard(from, now);
         let stepped = self.step(entry, now);
         if stepped.is_err() {
             self.become_unfit();
             if let MemberRole::Elect(elect) = &mut self.role {
-                elect.failed_at = Some(now.saturating_sub(self.times.report_again));
+                elect.fail(now, self.times.report_again);
             }
             return self.tick_catching_up(now);
         }
@@ -215,15 +142,9 @@ impl MirroredPartition {
     pub(super) fn tail_ends(&mut self, from: TargetId, upto: Position, now: Duration) {
         let here = self.at.position;
         let MemberRole::Elect(elect) = &mut self.role else { return };
-        let Some(other) = elect.others.iter_mut().find(|other| other.target == from) else {
-            return;
-        };
-        other.upto = Some(upto);
-        if other.asked < here {
-            // Some of it has come: the rest, if there is more.
-            other.ask_at = now;
+        if elect.tail_ends(from, upto, (here, now)) {
+            self.tick_catching_up(now);
+            self.take_office(now);
         }
-        self.tick_catching_up(now);
-        self.take_office(now);
     }
 }

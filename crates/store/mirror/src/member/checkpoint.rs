@@ -8,12 +8,14 @@ use samite_partition::ChangeFunds;
 use samite_types::{ErrorKind, Position};
 use samite_wire::peer::{PartitionLogEntry, RecordCopy};
 
-use super::{MemberRole, MirroredPartition};
+use super::MirroredPartition;
 use crate::copy_source::{CopyBatch, CopySource};
 use crate::member_state;
+use crate::role::MemberRole;
 
 impl MirroredPartition {
-    /// Applies an entry that a log on flash gave back, in order; before the first [`MirroredPartition::configure`].
+    /// Applies an entry that a log on flash gave back, in order; before the first
+    /// [`MirroredPartition::configure`].
     ///
     /// # Errors
     /// It does not follow on the state here, or its result was another: the log is not of this
@@ -54,7 +56,8 @@ impl MirroredPartition {
         Ok(Some(batch))
     }
 
-    /// Puts records of a checkpoint in place. After the last, [`MirroredPartition::import`] takes what stood behind them.
+    /// Puts records of a checkpoint in place. After the last, [`MirroredPartition::import`] takes
+    /// what stood behind them.
     ///
     /// # Errors
     /// Errors of the store.
@@ -62,7 +65,8 @@ impl MirroredPartition {
         records.iter().try_for_each(|record| self.partition.install(record, QuotaLimit::Beyond))
     }
 
-    /// Appends all that this is beside its records: where its log stands, and the partition's state.
+    /// Appends all that this is beside its records: where its log stands, and the partition's
+    /// state.
     pub fn export(&self, out: &mut Vec<u8>) {
         member_state::export(&self.partition, self.at, self.lends, out);
     }

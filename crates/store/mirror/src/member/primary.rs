@@ -10,7 +10,7 @@ use samite_wire::op::Operation;
 use samite_wire::peer::{EntryEvent, LogPoint, PartitionLogEntry, PeerMessage};
 use smallvec::SmallVec;
 
-use super::{MemberRole, MirroredPartition, refused};
+use super::{MirroredPartition, refused};
 use crate::commit::{ApplyTime, CommitPosition, NO_ENTRY};
 use crate::digest;
 use crate::effects::MirrorEffect;
@@ -19,34 +19,11 @@ use crate::log::LogEntry;
 use crate::packet::PeerPacket;
 use crate::payload::{self, GrantCopies};
 use crate::peers::{EntryStream, GroupPeer};
+use crate::role::{MemberRole, PrimaryState};
 
 /// Most entries that are under way to one member, and to one that is late.
 const WINDOW: u64 = 1024;
 const WINDOW_FAILING: u64 = 1;
-
-/// The state that only a primary has.
-#[derive(Debug, Default)]
-pub(super) struct PrimaryState {
-    pub(super) peers: Vec<GroupPeer>,
-    /// The position up to which replies may tell.
-    pub(super) committed: Position,
-    /// Alone, and nothing is logged.
-    pub(super) is_plain: bool,
-    /// No mutations before, because of delegations that an earlier primary may have granted.
-    quiet_until: Option<Duration>,
-    /// This primary has granted delegations.
-    pub(super) lends: bool,
-    /// Delegations that were granted while it was alone, and by other rules, end then.
-    long_leases_until: Duration,
-    /// Nothing is committed before (read leases); by the [steady](crate::steady::SteadyTime) clock.
-    pub(super) fenced_until: Option<Duration>,
-    /// Number of the next question about room.
-    pub(super) questions: u32,
-    /// Tries to bring members up to date.
-    pub(super) attempts: u32,
-    /// Bytes sent for that.
-    pub(super) resync_len: u64,
-}
 
 impl MirroredPartition {
     /// Decides by the map. `ends`: log ends of members that are known to lack entries, or none.
@@ -161,8 +138,9 @@ impl MirroredPartition {
         }
     }
 
-    /// Whether a member is good, or has everything and is waited for from here on: then it may be reported to be. The report must name the
-    /// epoch of the last [`MirroredPartition::configure`]; it may be under way until a newer one comes.
+    /// Whether a member is good, or has everything and is waited for from here on: then it may be
+    /// reported to be. The report must name the epoch of the last [`MirroredPartition::configure`];
+    /// it may be under way until a newer one comes.
     pub fn ready(&mut self, target: TargetId, now: Duration) -> bool {
         let epoch = self.epoch;
         let MemberRole::Primary(primary) = &mut self.role else { return false };
@@ -379,7 +357,7 @@ impl MirroredPartition {
         // The log on flash has its own copy.
         let needed = primary.peers.iter().filter_map(streams);
         log.trim(needed.fold(last, Position::min));
-        if has_more && self.reads.is_on {
+        if has_more && self.reads.is_on() {
             self.grant_all();
         }
     }
@@ -462,8 +440,10 @@ impl MirroredPartition {
         }
     }
 
-    /// The coordinator has answered, with the map of `by`, a report of [`MirrorEffect::Missed`] that was made in `term` by the map of `reported`: whatever was said
-    /// before that of the member's being up to date counts for nothing from then on, and this member can go on without it when a map calls it not good.
+    /// The coordinator has answered, with the map of `by`, a report of [`MirrorEffect::Missed`]
+    /// that was made in `term` by the map of `reported`: whatever was said before that of the
+    /// member's being up to date counts for nothing from then on, and this member can go on without
+    /// it when a map calls it not good.
     pub fn missed_answered(
         &mut self,
         target: TargetId,
@@ -562,7 +542,8 @@ impl MirroredPartition {
         }
     }
 
-    /// When [`MirroredPartition::tick`] has something to do; `None`: as long as nothing else happens, never.
+    /// When [`MirroredPartition::tick`] has something to do; `None`: as long as nothing else
+    /// happens, never.
     #[must_use]
     pub fn next_tick(&self) -> Option<Duration> {
         let damage = self.damage.next();

@@ -1,4 +1,5 @@
-//! Reads by members that are not the primary, where a dataset lets them ([`MirroredPartition::set_reads_any`]).
+//! Reads by members that are not the primary, where a dataset lets them
+//! ([`MirroredPartition::set_reads_any`]).
 //!
 //! Such a member answers operations that only read while it has a *read lease* from the primary,
 //! and only with committed records. It asks ([`PeerMessage::AskReads`]); the answer
@@ -12,8 +13,9 @@
 //!   lease of the primary's node runs for longer than the read lease.
 //! - A primary without a member that it required commits nothing before all its read leases are
 //!   over (a *fence*).
-//! - Time counts for read leases as far as it was seen to pass ([`SteadyTime`]): a primary whose
-//!   clock jumps ahead does not take them for over.
+//! - Time counts for read leases as far as it was seen to pass
+//!   ([`SteadyTime`](crate::steady::SteadyTime)): a primary whose clock jumps ahead does not take
+//!   them for over.
 //! - A new primary begins with a fence: it does not know the read leases that others have granted.
 //!   A former one, without which nothing is committed until every node knows that it is none any
 //!   more, acknowledges nothing before its read leases are over; where it is dropped there is a
@@ -26,72 +28,26 @@
 use std::time::Duration;
 
 use samite_partition::{AppliedOutcome, NoGrants, RequestContext};
-use samite_types::{ClientId, ErrorKind, Position, TargetId, Term};
+use samite_types::{ClientId, ErrorKind, Position, TargetId};
 use samite_wire::control::MemberConsistency;
 use samite_wire::op::Operation;
 use samite_wire::peer::PeerMessage;
 
-use super::{MemberRole, MirroredPartition, refused};
+use super::{MirroredPartition, refused};
 use crate::commit::{ApplyTime, CommitPosition, NO_ENTRY};
-use crate::steady::SteadyTime;
-
-/// A member's state of reads by others than the primary.
-#[derive(Debug, Default)]
-pub(super) struct MemberReads {
-    /// The dataset lets all members answer them.
-    pub(super) is_on: bool,
-    /// As a member: the primary of this term has granted a read lease until then, and said that all
-    /// up to there is committed.
-    term: Term,
-    until: Duration,
-    committed: Position,
-    /// When it asked last, if no answer has come.
-    asked_at: Option<Duration>,
-    /// Reads wait until that is committed.
-    wanted: Position,
-    /// As a primary: the lease of the node runs until then.
-    node_until: Duration,
-    /// By this clock read leases end, and fences.
-    steady: SteadyTime,
-    /// The read leases are over then.
-    lent_until: Duration,
-    /// It was the primary, and acknowledges nothing before that.
-    withholds: bool,
-}
-
-impl MemberReads {
-    /// Up to where the primary of `term` has said that all is committed.
-    pub(super) fn committed(&self, term: Term) -> Position {
-        if self.term == term { self.committed } else { NO_ENTRY }
-    }
-
-    /// Whether it does not acknowledge anything for now.
-    pub(super) const fn withholds(&self) -> bool {
-        self.withholds
-    }
-
-    /// It is not the primary any more.
-    pub(super) fn deposed(&mut self) {
-        self.withholds = self.lent_until > Duration::ZERO;
-        self.wanted = NO_ENTRY;
-    }
-
-    /// It is `now`; a gap counts for a `step` at most.
-    fn pass(&mut self, now: Duration, step: Duration) {
-        self.steady.look(now, step);
-        self.withholds &= self.steady.now() < self.lent_until;
-    }
-}
+use crate::role::MemberRole;
 
 impl MirroredPartition {
-    /// Whether members that are not the primary answer reads; before the first [`MirroredPartition::configure`], and the same for all members.
+    /// Whether members that are not the primary answer reads; before the first
+    /// [`MirroredPartition::configure`], and the same for all members.
     pub const fn set_reads_any(&mut self, any: bool) {
-        self.reads.is_on = any;
+        self.reads.set_on(any);
     }
 
-    /// The lease of the node runs until then. To be told before messages are received, and before time passes.
+    /// The lease of the node runs until then. To be told before messages are received, and before
+    /// time passes.
     pub const fn set_lease(&mut self, until: Duration) {
-        self.reads.node_until = until;
+        self.reads.set_node_lease(until);
     }
 
     /// It is `now`: to be said before anything is decided by read leases.
@@ -105,26 +61,26 @@ impl MirroredPartition {
         self.times.read_lease / 4
     }
 
-    /// When all read leases of now are over, by the [steady](SteadyTime) clock: also if a jump of the
-    /// clock comes between.
+    /// When all read leases of now are over, by the [steady](crate::steady::SteadyTime) clock: also
+    /// if a jump of the clock comes between.
     fn outlasting(&self) -> Duration {
-        self.reads.steady.now() + self.times.read_lease + self.time_step()
+        self.reads.steady_now() + self.times.read_lease + self.time_step()
     }
 
-    /// When to look whether it is `until` by the [steady](SteadyTime) clock.
+    /// When to look whether it is `until` by the [steady](crate::steady::SteadyTime) clock.
     pub(super) fn look_for(&self, until: Duration) -> Duration {
-        self.reads.steady.toward(until, self.time_step())
+        self.reads.look_for(until, self.time_step())
     }
 
     /// When to look whether a former primary acknowledges again.
     pub(super) fn withheld(&self) -> Option<Duration> {
-        self.reads.withholds.then(|| self.look_for(self.reads.lent_until))
+        self.reads.withheld(self.time_step())
     }
 
     /// Whether a member may answer this operation that is not the primary. It may still refuse.
     #[must_use]
     pub fn may_read(&self, operation: &Operation<'_>) -> bool {
-        self.reads.is_on && matches!(self.role, MemberRole::Secondary) && operation.only_reads()
+        self.reads.is_on() && matches!(self.role, MemberRole::Secondary) && operation.only_reads()
     }
 
     /// Answers a read as a member that follows.
@@ -139,11 +95,10 @@ impl MirroredPartition {
         if !follows {
             return (refused(ErrorKind::StaleMap), None);
         }
-        let MemberReads { term, until, .. } = self.reads;
-        let is_lent = term == self.term && at.now < until || self.rules.reads_forever;
+        let is_lent = self.reads.has_lease(self.term, at.now) || self.rules.reads_forever;
         let waits = self.at.position > self.reads.committed(self.term);
         // In time for the next.
-        if !is_lent || waits || at.now + self.times.read_lease / 2 > until {
+        if !is_lent || waits || !self.reads.lasts(at.now + self.times.read_lease / 2) {
             self.ask_reads(at.now);
         }
         if !is_lent {
@@ -155,16 +110,15 @@ impl MirroredPartition {
         if !waits || self.rules.reads_uncommitted {
             return (outcome, None);
         }
-        self.reads.wanted = self.at.position;
+        self.reads.wait_for(self.at.position);
         (outcome, Some(CommitPosition { reign: self.reign, position: self.at.position }))
     }
 
     /// Asks the primary, unless it is asked already.
     fn ask_reads(&mut self, now: Duration) {
-        if self.reads.asked_at.is_some_and(|at| now < at + self.times.retransmit) {
+        if !self.reads.ask(now, self.times.retransmit) {
             return;
         }
-        self.reads.asked_at = Some(now);
         let asked = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         let question = PeerMessage::AskReads { asked, position: self.at.position };
         self.answer(self.primary, &question);
@@ -178,16 +132,7 @@ impl MirroredPartition {
         }
         // Clocks may differ a little in speed.
         let until = asked + self.times.read_lease / 10 * 9;
-        let reads = &mut self.reads;
-        if reads.term != self.term {
-            (reads.term, reads.until, reads.committed) = (self.term, until, position);
-        }
-        reads.until = reads.until.max(until);
-        reads.committed = reads.committed.max(position);
-        if reads.asked_at.is_some_and(|at| at <= asked) {
-            reads.asked_at = None;
-        }
-        let waits = reads.wanted > reads.committed;
+        let waits = self.reads.grant(self.term, asked, (until, position));
         self.effects.committed();
         if waits {
             self.ask_reads(now);
@@ -199,7 +144,7 @@ impl MirroredPartition {
         if self.reads_wait().is_none() {
             return;
         }
-        if self.reads.term == self.term && now < self.reads.until {
+        if self.reads.has_lease(self.term, now) {
             return self.ask_reads(now);
         }
         self.give_up_reads();
@@ -207,8 +152,7 @@ impl MirroredPartition {
 
     /// Reads that wait are answered by others.
     pub(super) fn give_up_reads(&mut self) {
-        if self.reads.wanted > NO_ENTRY {
-            self.reads.wanted = NO_ENTRY;
+        if self.reads.give_up() {
             self.reign += 1;
             self.effects.committed();
         }
@@ -216,27 +160,23 @@ impl MirroredPartition {
 
     /// When reads that wait are to be seen to.
     pub(super) fn reads_wait(&self) -> Option<Duration> {
-        let reads = &self.reads;
-        if reads.wanted <= reads.committed(self.term) {
-            return None;
-        }
-        let again = reads.asked_at.map(|at| at + self.times.retransmit);
-        Some(again.map_or(reads.until, |again| again.min(reads.until)))
+        self.reads.waits(self.term, self.times.retransmit)
     }
 
     /// A member asks whether it may answer reads.
     pub(super) fn asked_reads(&mut self, index: usize, question: (u64, Position), now: Duration) {
-        let lent_until = self.outlasting();
+        let given_until = self.outlasting();
         let MemberRole::Primary(primary) = &mut self.role else { return };
         let peer = &mut primary.peers[index];
         let has_lease =
-            now + self.times.read_lease <= self.reads.node_until || self.rules.ignores_lease;
+            self.reads.has_node_lease(now + self.times.read_lease) || self.rules.ignores_lease;
         let is_up =
             peer.consistency == MemberConsistency::Good && peer.is_required && !peer.is_failing;
-        // A member may not know yet that the partition is lost, and would say that something is missing.
-        let may_lend = self.reads.is_on && has_lease && is_up && !self.is_lost;
+        // A member may not know yet that the partition is lost, and would say that something is
+        // missing.
+        let may_lend = self.reads.is_on() && has_lease && is_up && !self.is_lost;
         if may_lend && question.1 <= self.at.position {
-            self.reads.lent_until = self.reads.lent_until.max(lent_until);
+            self.reads.note_given(given_until);
             peer.asks = Some(question);
             self.lend_reads(index);
         }
@@ -264,7 +204,7 @@ impl MirroredPartition {
     /// Commits nothing before all read leases are over that another primary may have granted.
     pub(super) fn fence_as_new(&mut self) {
         // Where nothing has ever happened no primary has granted any.
-        if self.reads.is_on && self.at.position > NO_ENTRY {
+        if self.reads.is_on() && self.at.position > NO_ENTRY {
             self.fence(self.outlasting());
         }
     }
@@ -276,11 +216,10 @@ impl MirroredPartition {
         let is_required =
             |one: &TargetId| primary.peers.iter().any(|p| p.target == *one && p.is_required);
         let mut dropped = required.iter().filter(|one| !is_required(one)).peekable();
-        if !self.reads.is_on || dropped.peek().is_none() {
+        if !self.reads.is_on() || dropped.peek().is_none() {
             return;
         }
-        let now = self.reads.steady.now();
-        let lent = Some(self.reads.lent_until).filter(|until| *until > now);
+        let lent = self.reads.given_until();
         let by_former = dropped.any(|one| *one == self.primary).then(|| self.outlasting());
         if let Some(until) = lent.max(by_former) {
             self.fence(until);
@@ -298,7 +237,7 @@ impl MirroredPartition {
 
     /// Ends the fence when its time has come.
     pub(super) fn end_fence(&mut self) {
-        let now = self.reads.steady.now();
+        let now = self.reads.steady_now();
         if let MemberRole::Primary(primary) = &mut self.role
             && primary.fenced_until.take_if(|until| now >= *until).is_some()
         {

@@ -6,50 +6,24 @@
 //! client that asks the primary is asked to come again, and only when no member can help is it an
 //! error. That is no entry of the log: nothing changes.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use samite_partition::RecordKey;
 use samite_types::{ErrorKind, TargetId, Version};
-use samite_wire::peer::{PeerMessage, RecordCopy};
+use samite_wire::peer::{PeerEnvelope, PeerMessage, RecordCopy};
 use smallvec::SmallVec;
 
-use super::{MemberRole, MirroredPartition};
+use super::MirroredPartition;
 use crate::copy_source::{CopiedRecord, pieces_of};
 use crate::effects::MirrorEffect;
 use crate::packet::PeerPacket;
-
-/// Most damaged records that are known of at a time; more are found when these are put right.
-const DAMAGED_MAX: usize = 1024;
-
-/// Records that are damaged here.
-#[derive(Debug, Default)]
-pub(super) struct DamagedRecords {
-    records: BTreeMap<RecordKey, DamagedRecord>,
-}
-
-#[derive(Debug)]
-struct DamagedRecord {
-    /// When somebody is to be asked; `None`: there is nobody.
-    at: Option<Duration>,
-    /// The members that were asked and cannot help, since all were asked last.
-    helpless: SmallVec<[TargetId; 2]>,
-    /// All have been asked, and none can help.
-    is_lost: bool,
-}
-
-impl DamagedRecords {
-    /// When something is to be done.
-    pub(super) fn next(&self) -> Option<Duration> {
-        self.records.values().filter_map(|damaged| damaged.at).min()
-    }
-}
+use crate::role::MemberRole;
 
 impl MirroredPartition {
     /// Records that are damaged here, as far as that is known.
     #[must_use]
     pub fn damaged(&self) -> usize {
-        self.damage.records.len()
+        self.damage.count()
     }
 
     /// Takes note of a record that was found damaged, and asks for it elsewhere. Returns the answer
@@ -59,17 +33,16 @@ impl MirroredPartition {
         let mut keys = keys;
         keys.extend(self.partition.take_damaged());
         for key in &keys {
-            if self.damage.records.len() < DAMAGED_MAX && !self.damage.records.contains_key(key) {
+            if self.damage.note(key, now) {
                 self.effects.record(MirrorEffect::Damaged { key: key.clone() });
-                let damaged =
-                    DamagedRecord { at: Some(now), helpless: SmallVec::new(), is_lost: false };
-                self.damage.records.insert(key.clone(), damaged);
             }
         }
         self.mend_due(now);
-        let is_lost =
-            |key: &RecordKey| self.damage.records.get(key).is_some_and(|known| known.is_lost);
-        if keys.iter().any(is_lost) { ErrorKind::Corrupt } else { ErrorKind::Unavailable }
+        if keys.iter().any(|key| self.damage.is_lost(key)) {
+            ErrorKind::Corrupt
+        } else {
+            ErrorKind::Unavailable
+        }
     }
 
     /// Members that may have the records that are damaged here.
@@ -84,41 +57,34 @@ impl MirroredPartition {
         }
     }
 
-    /// Looks at all damaged records again: they may have been overwritten, and somebody may be able to help now.
+    /// Looks at all damaged records again: they may have been overwritten, and somebody may be able
+    /// to help now.
     pub(super) fn look_again(&mut self, now: Duration) {
-        self.damage.records.values_mut().for_each(|damaged| damaged.at = Some(now));
+        self.damage.look_again(now);
         self.mend_due(now);
     }
 
     /// Asks for the records that are due.
     pub(super) fn mend_due(&mut self, now: Duration) {
-        let due =
-            self.damage.records.iter().filter(|(_, known)| known.at.is_some_and(|at| at <= now));
-        let due: Vec<RecordKey> = due.map(|(key, _)| key.clone()).collect();
         let (helpers, envelope) = (self.helpers(), self.envelope(TargetId(0)));
-        for key in due {
+        for key in self.damage.due(now) {
             if self.partition.is_right(&key) {
                 // It was overwritten, or removed.
                 self.mended(&key);
                 continue;
             }
-            let Some(damaged) = self.damage.records.get_mut(&key) else { continue };
-            let helper = helpers.iter().find(|helper| !damaged.helpless.contains(helper));
-            if let Some(helper) = helper {
-                damaged.at = Some(now + self.times.retransmit);
-                let envelope = samite_wire::peer::PeerEnvelope { to: *helper, ..envelope };
+            let retry = self.is_group.then_some(now + self.times.resync_again);
+            let helper = self.damage.ask(&key, &helpers, now + self.times.retransmit, retry);
+            if let Some(to) = helper {
+                let envelope = PeerEnvelope { to, ..envelope };
                 self.effects.send(PeerPacket::new(&envelope, &PeerMessage::Fetch { key: &key }));
-            } else {
-                damaged.is_lost = true;
-                damaged.helpless.clear();
-                damaged.at = self.is_group.then_some(now + self.times.resync_again);
             }
         }
     }
 
-    fn mended(&mut self, key: &RecordKey) {
-        if self.damage.records.remove(key).is_some() {
-            self.effects.record(MirrorEffect::Mended { key: key.clone() });
+    fn mended(&mut self, key: &[u8]) {
+        if self.damage.mended(key) {
+            self.effects.record(MirrorEffect::Mended { key: key.into() });
         }
     }
 
@@ -143,17 +109,16 @@ impl MirroredPartition {
 
     /// A record's state at another member.
     pub(super) fn fetched(&mut self, from: TargetId, record: &RecordCopy<'_>, now: Duration) {
-        let Some(damaged) = self.damage.records.get_mut(record.key) else { return };
+        if !self.damage.has(record.key) {
+            return;
+        }
         if record.value.is_none() {
-            if !damaged.helpless.contains(&from) {
-                damaged.helpless.push(from);
-            }
-            damaged.at = Some(now);
+            self.damage.cannot_help(record.key, from, now);
             return self.mend_due(now);
         }
         // At another version it is asked for again: one of the two is behind.
         if self.partition.put_right(record) {
-            self.mended(&record.key.into());
+            self.mended(record.key);
         }
     }
 }

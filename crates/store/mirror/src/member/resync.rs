@@ -5,10 +5,11 @@ use std::time::Duration;
 use samite_types::{ErrorKind, Result, TargetId};
 use samite_wire::peer::PeerEnvelope;
 
-use super::{MemberRole, MirroredPartition};
+use super::MirroredPartition;
 use crate::effects::MirrorEffect;
 use crate::peers::EntryStream;
 use crate::resync_source::{ResyncSource, StepAnswer};
+use crate::role::MemberRole;
 use crate::room::MemberRoom;
 
 impl MirroredPartition {
@@ -31,8 +32,9 @@ impl MirroredPartition {
         lacking.map(|peer| peer.target)
     }
 
-    /// Sends the next step of about `len_max` bytes to each member that is to be brought up to date and waits for one. Returns bytes sent. The
-    /// driver calls it as often as resync may take its time, at least at each [`tick`](Self::tick).
+    /// Sends the next step of about `len_max` bytes to each member that is to be brought up to date
+    /// and waits for one. Returns bytes sent. The driver calls it as often as resync may take its
+    /// time, at least at each [`tick`](Self::tick).
     pub fn resync_step(&mut self, len_max: usize, now: Duration) -> usize {
         let mut sent = 0;
         let mut index = 0;
@@ -155,8 +157,8 @@ impl MirroredPartition {
         self.effects.send(step.packet(&envelope));
     }
 
-    /// Tells the driver that a member is up to date: at once, and again as long as no map says so, because a report may be lost, or
-    /// come when it cannot count.
+    /// Tells the driver that a member is up to date: at once, and again as long as no map says so,
+    /// because a report may be lost, or come when it cannot count.
     pub(super) fn announce(&mut self, index: usize, now: Duration) {
         let again = self.times.missed;
         let MemberRole::Primary(primary) = &mut self.role else { return };

@@ -6,7 +6,8 @@ use samite_partition::ChangeFunds;
 use samite_types::{ErrorKind, Position};
 use samite_wire::peer::PeerMessage;
 
-use super::{MemberRole, MirroredPartition};
+use super::MirroredPartition;
+use crate::role::MemberRole;
 use crate::room::{MemberRoom, RoomQuestion, ToldRoom};
 use crate::times::MirrorTimes;
 

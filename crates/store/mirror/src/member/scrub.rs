@@ -1,17 +1,16 @@
 //! Scrubbing of records at rest: for damage, and for differences between members.
 
-use std::collections::VecDeque;
-use std::ops::ControlFlow;
 use std::time::Duration;
 
-use samite_partition::RecordKey;
+use samite_partition::{CursorFlow, PartitionCursor, RecordKey};
 use samite_types::{ErrorKind, Result};
 use samite_wire::peer::{EntryEvent, PeerMessage};
 
-use super::{MemberRole, MirroredPartition};
-use crate::copy_source::{CopiedRecord, copy_some, pieces_of};
+use super::MirroredPartition;
+use crate::copy_source::{CopiedRecord, copy_all, pieces_of};
 use crate::effects::MirrorEffect;
 use crate::peers::GroupPeer;
+use crate::role::MemberRole;
 
 /// Most records of one step, most bytes of one repair, and most records in it.
 const COUNT_MAX: u64 = 1024;
@@ -38,12 +37,14 @@ impl MirroredPartition {
     /// # Errors
     /// Errors of the store.
     pub fn scrub_step(&mut self, after: &[u8], len_max: u64, now: Duration) -> Result<ScrubStep> {
-        let found = self.partition.scrub((after, &[]), (COUNT_MAX, len_max))?;
+        let mut cursor = PartitionCursor::range(after, &[]);
+        let found = cursor.scrub_batch(&mut self.partition, (COUNT_MAX, len_max))?;
+        let next = cursor.position();
         let is_whole = found.damaged.is_empty();
         if !is_whole {
             self.note_damage(found.damaged, now);
         }
-        if found.upto.is_none() {
+        if next.is_none() {
             self.look_again(now);
         }
         let compares = match &self.role {
@@ -51,11 +52,11 @@ impl MirroredPartition {
             _ => false,
         };
         if compares && is_whole && !self.is_stuffed(now) {
-            let upto = found.upto.as_deref().unwrap_or_default();
+            let upto = next.unwrap_or_default();
             let event = EntryEvent::Digest { after, upto, digest: found.digest };
             self.record(event, 0, Vec::new(), now);
         }
-        Ok(ScrubStep { next: found.upto, records: found.records, len: found.len })
+        Ok(ScrubStep { next: next.map(Box::from), records: found.records, len: found.len })
     }
 
     /// Whether it follows a primary: its records are looked at when the primary looks at its own.
@@ -74,7 +75,8 @@ impl MirroredPartition {
         if self.is_replaying {
             return Ok(());
         }
-        let found = self.partition.scrub((after, upto), (u64::MAX, u64::MAX))?;
+        let mut cursor = PartitionCursor::range(after, upto);
+        let found = cursor.scrub_batch(&mut self.partition, (u64::MAX, u64::MAX))?;
         if !found.damaged.is_empty() {
             self.note_damage(found.damaged, now);
         } else if found.digest != digest {
@@ -89,26 +91,23 @@ impl MirroredPartition {
         if self.is_stuffed(now) {
             return;
         }
-        let (mut keys, mut len, mut end) = (VecDeque::new(), 0, RecordKey::from(upto));
-        let visited = self.partition.visit_records(after, &mut |key, meta| {
-            if !upto.is_empty() && key > upto {
-                return ControlFlow::Break(());
-            }
-            keys.push_back(RecordKey::from(key));
+        let (mut count, mut len, mut cursor) = (0, 0, PartitionCursor::range(after, upto));
+        let batch = cursor.next_batch(&self.partition, &mut |key, meta| {
+            count += 1;
             len += key.len() + meta.len as usize;
-            if len > LEN_MAX || keys.len() >= RECORDS_MAX {
-                end = key.into();
-                return ControlFlow::Break(());
+            if len > LEN_MAX || count >= RECORDS_MAX {
+                CursorFlow::TakeLast
+            } else {
+                CursorFlow::Take
             }
-            ControlFlow::Continue(())
         });
-        let copied =
-            visited.and_then(|()| copy_some(&self.partition, usize::MAX, || keys.pop_front()));
+        let copied = batch.and_then(|batch| copy_all(&self.partition, batch));
         let Ok(copied) = copied else {
             // A record that cannot be read here cannot be mended there.
             self.note_damage(Vec::new(), now);
             return;
         };
+        let end = RecordKey::from(cursor.position().unwrap_or(upto));
         let records = copied.iter().map(CopiedRecord::as_copy).collect();
         let payload = pieces_of(&copied);
         self.record(EntryEvent::Range { after, upto: &end, records }, 0, payload, now);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use samite_backend::QuotaLimit;
-use samite_partition::{AppliedOutcome, NoGrants, RecordKey, RequestContext};
+use samite_partition::{AppliedOutcome, CursorFlow, NoGrants, PartitionCursor, RequestContext};
 use samite_types::{ErrorKind, TargetId, Version};
 use samite_wire::peer::{EntryEvent, PartitionLogEntry, PeerMessage, RecordCopy};
 
@@ -167,16 +167,10 @@ impl MirroredPartition {
         upto: &[u8],
         records: &[RecordCopy<'_>],
     ) -> Result<(), ErrorKind> {
-        let mut keys: Vec<RecordKey> = Vec::new();
-        self.partition.visit_records(after, &mut |key, _| {
-            if !upto.is_empty() && key > upto {
-                return std::ops::ControlFlow::Break(());
-            }
-            keys.push(key.into());
-            std::ops::ControlFlow::Continue(())
-        })?;
-        keys.retain(|key| records.iter().all(|record| record.key != &**key));
-        for key in &keys {
+        let mut cursor = PartitionCursor::range(after, upto);
+        let here = cursor.next_batch(&self.partition, &mut |_, _| CursorFlow::Take)?;
+        let is_gone = |key: &[u8]| records.iter().all(|record| record.key != key);
+        for (key, _) in here.iter().filter(|(key, _)| is_gone(key)) {
             let gone = RecordCopy { key, version: Version(0), value: None };
             self.partition.install(&gone, QuotaLimit::Whole)?;
         }
