@@ -1,77 +1,23 @@
 //! From one map to the next: the consequences of a change are drawn here, and becomes a map with
 //! the next epoch.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use samite_placement::{ClusterMap, LOSSES_LEN_MAX};
 use samite_types::{Epoch, Error, ErrorKind, NodeId, PartitionId, Result, TargetId};
-use samite_wire::control::{
-    self, ClusterMapData, MemberConsistency, MirrorGroup, NodeReachability,
-};
+use samite_wire::control::{self, ClusterMapData, MemberConsistency, MirrorGroup};
 use samite_wire::limits::BODY_LEN_MAX;
 
 use crate::Coordinator;
 use crate::group::{consistency, settle};
 use crate::moves::{Goal, step};
-use crate::presence::NodePresence;
+use crate::node_states::NodeStates;
 
 /// Longest cluster map, together with the goals, in bytes as encoded, that a node or a dataset may
 /// lead to: it travels in one frame's body, and is one value in etcd. The rest is for members that
 /// come and go while partitions move, and for losses.
 const STATE_LEN_MAX: usize = BODY_LEN_MAX - (64 << 10) - LOSSES_LEN_MAX;
-
-/// Which node serves each target, and how it is to be seen now.
-pub(crate) struct NodeStates<'a> {
-    seen: HashMap<TargetId, (NodeId, NodeReachability)>,
-    presences: &'a BTreeMap<NodeId, NodePresence>,
-}
-
-impl<'a> NodeStates<'a> {
-    pub(crate) fn new(
-        data: &ClusterMapData,
-        presences: &'a BTreeMap<NodeId, NodePresence>,
-    ) -> Self {
-        let mut seen = HashMap::new();
-        for (info, state) in data.nodes.iter().zip(&data.states) {
-            let is_confirmed =
-                presences.get(&info.node).is_some_and(|presence| presence.is_confirmed);
-            let reachability = match state.reachability {
-                // The former leader heard it; whether it lives now is to be seen.
-                NodeReachability::Online if !is_confirmed => NodeReachability::ProbablyOffline,
-                reachability => reachability,
-            };
-            seen.extend(
-                info.targets.iter().map(|info_of| (info_of.target, (info.node, reachability))),
-            );
-        }
-        Self { seen, presences }
-    }
-
-    pub(crate) fn node_of(&self, target: TargetId) -> Option<NodeId> {
-        self.seen.get(&target).map(|(node, _)| *node)
-    }
-
-    pub(crate) fn reach(&self, target: TargetId) -> NodeReachability {
-        self.seen.get(&target).map_or(NodeReachability::Offline, |(_, reachability)| *reachability)
-    }
-
-    /// Whether the node of `target` has said that it serves by a map of `epoch` or a newer one.
-    pub(crate) fn serves_by(&self, target: TargetId, epoch: Epoch) -> bool {
-        let presence = self.node_of(target).and_then(|node| self.presences.get(&node));
-        presence.is_some_and(|presence| presence.knows >= epoch)
-    }
-
-    /// Whether the node of `target` serves nothing that it should not: it knows every group that it
-    /// leads no more, or its lease is over.
-    pub(crate) fn knows_its_place(&self, target: TargetId) -> bool {
-        self.reach(target) == NodeReachability::Offline
-            || self
-                .node_of(target)
-                .and_then(|node| self.presences.get(&node))
-                .is_none_or(NodePresence::knows_its_place)
-    }
-}
 
 impl Coordinator {
     /// Draws the consequences of the changes in `data`, a copy of the map, and makes it the map if

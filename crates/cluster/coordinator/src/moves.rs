@@ -14,8 +14,8 @@ use samite_wire::control::{
 };
 
 use crate::Coordinator;
-use crate::change::NodeStates;
 use crate::group::{consistency, has_next_term, lead};
+use crate::node_states::NodeStates;
 
 /// Members of each group of a table as they should be, the primary first.
 pub(crate) type Goal = Vec<Vec<TargetId>>;

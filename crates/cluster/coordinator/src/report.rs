@@ -8,8 +8,8 @@ use samite_wire::control::{ClusterMapData, MemberConsistency, MirrorGroup, NodeR
 use samite_wire::membership::{MemberChanges, MemberReport, REPORTS_MAX};
 
 use crate::Coordinator;
-use crate::change::NodeStates;
 use crate::group::{consistency, member_mut};
+use crate::node_states::NodeStates;
 
 /// The effect of one report.
 enum ReportVerdict {

@@ -18,29 +18,14 @@ mod tls;
 use std::time::Duration;
 
 use samite_types::{NodeId, Result};
-use samite_wire::membership::LeaderAddress;
 
+pub use election::InstanceRole;
 pub use etcd::{EtcdConfig, EtcdStore};
 pub use file::FileStore;
 pub use http::check_etcd;
 pub use local::{ETCD_PROGRAM, LocalMember};
 pub use replicated::{ReplicatedStore, VoterConfig, VoterMailbox, VoterTransport};
 pub use tls::EtcdTls;
-
-/// The rights of an instance.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum InstanceRole {
-    /// Decide, until this point on the monotonic clock.
-    Leads {
-        /// Exclusive.
-        until: Duration,
-    },
-    /// Send callers on.
-    Follows {
-        /// The instance that leads, as far as this one knows.
-        leader: Option<LeaderAddress>,
-    },
-}
 
 /// Keeps one coordinator's state. Calls may take time, up to about a second.
 pub trait StateStore: Send {

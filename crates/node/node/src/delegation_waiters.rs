@@ -8,8 +8,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use samite_mirror::ApplyTime;
 use samite_partition::DelegationHolder;
-use samite_partition::mirror::ApplyTime;
 use samite_placement::shard_of;
 use samite_transport::server::{ConnId, ConnectionPeer, ReplySink};
 use samite_types::{ClientId, Clock, PartitionId, RequestId, SystemClock};

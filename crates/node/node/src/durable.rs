@@ -29,9 +29,9 @@ use std::time::{Duration, Instant};
 use samite_log::joined::DirectoryMarks;
 use samite_log::storage::{self, StorageNote};
 use samite_log::{DirDisk, FrameNeed, LogAppender, LogDisk, LogSettings};
-pub(crate) use samite_partition::durable::Recovered;
-use samite_partition::durable::{LogTracks, PlaceId, RecoveredLog, frame, recover};
-use samite_partition::mirror::{LogEntry, MirroredPartition};
+pub(crate) use samite_mirror::durable::Recovered;
+use samite_mirror::durable::{LogTracks, PlaceId, RecoveredLog, frame, recover};
+use samite_mirror::{LogEntry, MirroredPartition};
 use samite_transport::server::LoopWaker;
 use samite_types::fault::FaultSwitch;
 use samite_types::{

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use samite_partition::mirror::ApplyTime;
+use samite_mirror::ApplyTime;
 use samite_partition::{AppliedOutcome, BlockGrants, NoGrants};
 use samite_placement::shard_of;
 use samite_transport::server::{ConnId, ConnectionPeer, ReplySink};

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use samite_partition::mirror::{ApplyTime, CommitStatus, MirrorEffect};
+use samite_mirror::{ApplyTime, CommitStatus, MirrorEffect};
 use samite_placement::shard_of;
 use samite_transport::server::ReplySink;
 use samite_types::{ClientId, Clock, Epoch, ErrorKind, NodeId, SystemClock, TargetId};

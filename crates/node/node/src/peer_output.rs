@@ -2,7 +2,7 @@
 //! leave together.
 
 use samite_backend::ValuePiece;
-use samite_partition::mirror::PeerPacket;
+use samite_mirror::PeerPacket;
 use samite_transport::server::{ConnId, OutPiece, PIN_LEN_MIN};
 use samite_types::{NodeId, ShardId};
 use samite_wire::limits::{BODY_LEN_MAX, PAYLOAD_LEN_MAX};

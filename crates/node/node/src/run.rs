@@ -14,7 +14,7 @@ use samite_coordinator::store::{
     EtcdConfig, EtcdStore, FileStore, MemoryStateStore, ReplicatedStore, StateStore, VoterConfig,
 };
 use samite_log::joined::DirectoryMarks;
-use samite_partition::mirror::MirrorTimes;
+use samite_mirror::MirrorTimes;
 use samite_transport::server::{EventLoop, Listener, LoopOptions};
 use samite_transport::{Address, ClusterKey, TransportKind};
 use samite_types::fault::FaultSwitch;

@@ -7,13 +7,13 @@
 //! then with shorter pauses. A partition that follows another node's primary is looked at when that
 //! one is.
 //!
-//! [`Mirrored::scrub_step`]: samite_partition::mirror::MirroredPartition::scrub_step
+//! [`Mirrored::scrub_step`]: samite_mirror::MirroredPartition::scrub_step
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use samite_partition::mirror::MirrorEffect;
+use samite_mirror::MirrorEffect;
 use samite_placement::hash;
 use samite_transport::server::ReplySink;
 use samite_types::{Clock, DatasetId, SystemClock};

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use samite_backend::Arena;
-use samite_partition::mirror::ApplyTime;
+use samite_mirror::ApplyTime;
 use samite_partition::{BlockGrants, NoGrants, RequestContext};
 use samite_placement::{ClusterMap, shard_of};
 use samite_transport::server::{

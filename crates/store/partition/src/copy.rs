@@ -3,107 +3,43 @@
 use std::ops::ControlFlow;
 
 use samite_backend::{QuotaLimit, RecordMeta, ValuePiece, WriteSource};
-use samite_types::{ClientId, Epoch, Error, ErrorKind, Result, Seq, Term, Version};
+use samite_types::{ClientId, Epoch, Error, ErrorKind, Result, Version};
 use samite_wire::op::ValueData;
 use samite_wire::peer::RecordCopy;
 use samite_wire::{FieldDecoder, WireError};
 use smallvec::SmallVec;
 
-use crate::mirror::ChangeFunds;
+use crate::Partition;
+use crate::fields::put_u64;
 use crate::open_references::OpenReferences;
 use crate::sessions::PartitionSessions;
-use crate::{Key, Partition};
 
-/// The pieces of a value.
-pub(crate) type Pieces = SmallVec<[ValuePiece; 1]>;
+/// Key of a record.
+pub type RecordKey = Box<[u8]>;
 
-/// The counters that tell whether something has happened to a partition that its copies must know
-/// of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CopyMarks {
-    /// Grows with each change of records.
-    pub(crate) version: Version,
-    /// Grows with each refusal that is remembered.
-    pub(crate) refusals: u64,
-    /// Grows with each open reference that is taken or ended.
-    pub(crate) holds: u64,
-}
+/// The pieces of a record's value, in order.
+pub type ValuePieces = SmallVec<[ValuePiece; 1]>;
 
 impl Partition {
-    pub(crate) const fn stamps(&self) -> CopyMarks {
-        CopyMarks { version: self.version, refusals: self.refusals, holds: self.holds.changes() }
-    }
-
-    /// A primary of `term` makes the versions from here on.
-    pub(crate) fn begin_term(&mut self, term: Term) {
-        self.version = self.version.max(Version::before(term));
-    }
-
-    /// Whether it applies what another has admitted. Its records are not published then.
-    pub(crate) const fn set_follows(&mut self, follows: bool) {
-        self.follows = follows;
-        self.shows = !follows;
-    }
-
-    /// Where the space of the changes from here on comes from, unless another member has decided on them.
-    pub(crate) const fn set_funds(&mut self, funds: ChangeFunds) {
-        self.funds = funds;
-    }
-
-    /// The most that the last change takes of another member, in bytes; 0 when nobody has asked.
-    pub(crate) const fn take_charge(&mut self) -> u64 {
-        std::mem::replace(&mut self.charge, 0)
-    }
-
-    /// The most that a change would have taken which other members are not known to have room for.
-    pub(crate) const fn take_short(&mut self) -> Option<u64> {
-        self.short.take()
-    }
-
-    /// Keeps space for changes that another member decides on ([`samite_backend::RecordStore::keep`]).
-    pub(crate) fn keep(&mut self, least: u64, wanted: u64) -> u64 {
-        self.store.keep(least, wanted)
-    }
-
-    /// Whether the target has something left for changes that make room.
-    pub(crate) fn has_reserve(&self) -> bool {
-        self.store.has_reserve()
+    /// Clients with open references here.
+    pub fn holders(&self) -> impl Iterator<Item = ClientId> {
+        self.holds.clients()
     }
 
     /// Whether the keys of changed records are to be kept for [`Partition::take_touched`].
-    pub(crate) fn set_notes_touched(&mut self, notes: bool) {
+    pub fn set_notes_touched(&mut self, notes: bool) {
         if notes != self.touched.is_some() {
             self.touched = notes.then(Vec::new);
         }
     }
 
     /// Keys of the records that were changed since the last call.
-    pub(crate) fn take_touched(&mut self) -> Vec<Key> {
+    pub fn take_touched(&mut self) -> Vec<RecordKey> {
         self.touched.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Remembers no results, so that nothing is done once only.
-    pub(crate) const fn set_forgets(&mut self, forgets: bool) {
-        self.forgets = forgets;
-    }
-
-    /// An operation that may have been sent before is refused for good.
-    pub(crate) fn refuse(
-        &mut self,
-        client: ClientId,
-        numbers: (Seq, Seq),
-        reason: (ErrorKind, u16),
-    ) {
-        self.refusals += 1;
-        self.remember(client, numbers, Err(reason));
-    }
-
-    /// Clients with open references here.
-    pub fn holders(&self) -> impl Iterator<Item = ClientId> {
-        self.holds.clients()
-    }
-
-    /// Visits key, version and length of the records behind `after` (empty: from the first), in key order, until `visit` breaks.
+    /// Visits key, version and length of the records behind `after` (empty: from the first), in key
+    /// order, until `visit` breaks.
     ///
     /// # Errors
     /// Errors of the store.
@@ -119,10 +55,24 @@ impl Partition {
     ///
     /// # Errors
     /// Errors of the store.
-    pub fn read_record(&self, key: &[u8]) -> Result<Option<(RecordMeta, Pieces)>> {
-        let mut pieces = Pieces::new();
+    pub fn read_record(&self, key: &[u8]) -> Result<Option<(RecordMeta, ValuePieces)>> {
+        let mut pieces = ValuePieces::new();
         let meta = self.store.read(key, 0, u32::MAX, &mut |piece| pieces.push(piece))?;
         Ok(meta.map(|meta| (meta, pieces)))
+    }
+
+    /// Reads up to `len` bytes of a record from `offset` on, and gives their pieces to `out`, in
+    /// order; a piece stays as it is. `None`: there is no such record.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub fn read_range(
+        &self,
+        key: &[u8],
+        (offset, len): (u32, u32),
+        out: &mut dyn FnMut(ValuePiece),
+    ) -> Result<Option<RecordMeta>> {
+        self.store.read(key, offset, len, out)
     }
 
     /// Makes a record the same as elsewhere, version included; or removes it. It may take as much
@@ -130,7 +80,7 @@ impl Partition {
     ///
     /// # Errors
     /// `NoSpace`: there is no such record then.
-    pub(crate) fn install(&mut self, record: &RecordCopy<'_>, limit: QuotaLimit) -> Result<()> {
+    pub fn install(&mut self, record: &RecordCopy<'_>, limit: QuotaLimit) -> Result<()> {
         if let Some(touched) = &mut self.touched {
             touched.push(record.key.into());
         }
@@ -198,23 +148,4 @@ impl Partition {
         self.store.require_lease(lease_epoch);
         Ok(())
     }
-}
-
-pub(crate) fn put_u64(out: &mut Vec<u8>, number: u64) {
-    out.extend_from_slice(&number.to_le_bytes());
-}
-
-/// Counts here are far below the range of a `u32`.
-pub(crate) fn put_u32(out: &mut Vec<u8>, number: usize) {
-    out.extend_from_slice(&(number as u32).to_le_bytes());
-}
-
-/// A count of at most `max`.
-pub(crate) fn bounded(
-    decoder: &mut FieldDecoder<'_>,
-    max: usize,
-    field: &'static str,
-) -> Result<usize, WireError> {
-    let count = decoder.u32(field)? as usize;
-    if count > max { Err(WireError::OverLimit(field)) } else { Ok(count) }
 }

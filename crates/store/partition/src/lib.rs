@@ -12,18 +12,27 @@
 //! 3. the client's name-space generation is not older than the partition's;
 //! 4. its guards are true;
 //! 5. its actions can all be done, and their space is set aside;
-//! 6. its actions are done, in order; the partition's version grows by one and is the version of every record they change.
+//! 6. its actions are done, in order; the partition's version grows by one and is the version of
+//!    every record they change.
+//!
+//! What another copy of the partition needs beside that (mirroring, checkpoints, `samite-mirror`):
+//! to follow the one that decides ([`PartitionStamps`], [`Partition::begin_term`]), the space of
+//! its changes ([`ChangeFunds`]), a walk over the records ([`PartitionCursor`]), copies of records
+//! and of the state beside them ([`Partition::read_record`], [`Partition::install`],
+//! [`Partition::export_state`]), and checksums ([`StateDigest`]).
 
-pub mod durable;
 pub mod limits;
 pub mod locks;
-
-pub mod mirror;
 
 mod check;
 mod context;
 mod copy;
+mod cursor;
 mod delegations;
+mod digest;
+mod fields;
+mod follow;
+mod funds;
 mod guard;
 mod lost;
 mod numbers;
@@ -45,16 +54,19 @@ use samite_wire::op::{Action, Operation, PerAction};
 use smallvec::SmallVec;
 
 pub use context::{BlockGrants, NoGrants, RequestContext};
+pub use copy::{RecordKey, ValuePieces};
+pub use cursor::{CursorBatch, CursorFlow, PartitionCursor, ScrubbedBatch};
 pub use delegations::{DelegationHolder, RecordLeases};
+pub use digest::StateDigest;
+pub use follow::PartitionStamps;
+pub use funds::ChangeFunds;
 use limits::REMEMBERED_LEN_MAX;
-use mirror::ChangeFunds;
 use open_references::OpenReferences;
 use outcome::AppliedFailure;
 pub use outcome::{ActionOutput, AppliedOutcome, Current};
 pub use plan::removes;
 use plan::{Plan, PlanRefusal};
 use run::{ActionRun, DelegationGrantor};
-pub use scrub::ScrubbedRange;
 use sessions::{AppliedOperation, Decided, KnownOperation, PartitionSessions, RememberedAction};
 
 /// One partition of one dataset.
@@ -73,17 +85,15 @@ pub struct Partition {
     funds: ChangeFunds,
     /// The most that the last change takes of a member, in bytes.
     charge: u64,
-    /// The most that a change would have taken which other members have no room for, as far as is known.
+    /// The most that a change would have taken which other members have no room for, as far as is
+    /// known.
     short: Option<u64>,
     /// Refusals remembered for good.
     refusals: u64,
     /// Keys of records that were changed, when somebody asks for them.
-    touched: Option<Vec<Key>>,
+    touched: Option<Vec<RecordKey>>,
     forgets: bool,
 }
-
-/// Key of a record.
-type Key = Box<[u8]>;
 
 impl Partition {
     /// A partition whose records are in `store`, which is empty.
@@ -156,14 +166,17 @@ impl Partition {
         self.holds.drop_client(client);
     }
 
-    /// Applies one operation of `client`. It takes effect whole, exactly once however often it comes, or not at all.
+    /// Applies one operation of `client`. It takes effect whole, exactly once however often it
+    /// comes, or not at all.
     ///
     /// `Corrupt`: the record that it would read is damaged where it lies; it has no effect.
     ///
-    /// Failures beside those of guards ([`ErrorKind::Conflict`]) and actions (`NotFound`, `TooLarge`, `NoSpace`):
-    /// `Invalid` (makes no sense: a mutation without a sequence number, an empty key, a block that is not granted, a question about a record
-    /// that an earlier `DeletePrefix` of the same operation may have removed), `StaleLease`, `SessionLost` (a retry whose first outcome is
-    /// forgotten), `Busy` (sent so late that the session's window has passed it; it was not done, send it under a new number).
+    /// Failures beside those of guards ([`ErrorKind::Conflict`]) and actions (`NotFound`,
+    /// `TooLarge`, `NoSpace`): `Invalid` (makes no sense: a mutation without a sequence number, an
+    /// empty key, a block that is not granted, a question about a record that an earlier
+    /// `DeletePrefix` of the same operation may have removed), `StaleLease`, `SessionLost` (a retry
+    /// whose first outcome is forgotten), `Busy` (sent so late that the session's window has passed
+    /// it; it was not done, send it under a new number).
     pub fn apply(
         &mut self,
         client: ClientId,

@@ -9,14 +9,33 @@ use samite_wire::op::{Action, Guard, Operation};
 
 use crate::outcome::{ActionOutput, AppliedOutcome};
 use crate::sessions::KnownOperation;
-use crate::{Partition, RequestContext, check};
+use crate::{BlockGrants, Partition, RequestContext, check};
 
 impl Partition {
+    /// Applies an operation to a partition that is lost: a record that is not there is not said to
+    /// be missing, and not made; the answer is [`ErrorKind::Lost`]. Nothing takes effect then, and
+    /// a change is remembered to have been refused. Any other operation is [applied](Self::apply).
+    pub fn apply_lost(
+        &mut self,
+        client: ClientId,
+        context: &RequestContext,
+        operation: &Operation<'_>,
+        grants: &mut dyn BlockGrants,
+    ) -> AppliedOutcome {
+        match self.lost_at(client, context, operation) {
+            Some(index) => {
+                self.refuse_lost(client, context, operation, index);
+                AppliedOutcome::Failed { kind: ErrorKind::Lost, index, current: None }
+            }
+            None => leave_open(self.apply(client, context, operation, grants)),
+        }
+    }
+
     /// Which guard or action of an operation is about a record that is not there, so that its
     /// answer would say that there was none, or make one. `None`: there is no such one, or the
     /// operation was decided before, or is refused for another reason. An action that only takes
     /// away is not asked about.
-    pub(crate) fn lost_at(
+    fn lost_at(
         &self,
         client: ClientId,
         context: &RequestContext,
@@ -67,7 +86,7 @@ impl Partition {
     /// A change was refused, for its record may have been lost. As of every other refusal is noted
     /// what a sending that is still under way must be answered: it must not take effect once the
     /// loss is acknowledged.
-    pub(crate) fn refuse_lost(
+    fn refuse_lost(
         &mut self,
         client: ClientId,
         context: &RequestContext,
@@ -96,7 +115,7 @@ impl Partition {
 
 /// A listing names the records that are there, and then says that there may have been more: a
 /// client that asks for those is refused.
-pub(crate) fn leave_open(mut outcome: AppliedOutcome) -> AppliedOutcome {
+fn leave_open(mut outcome: AppliedOutcome) -> AppliedOutcome {
     if let AppliedOutcome::Done(outputs) = &mut outcome {
         for output in outputs.iter_mut() {
             if let ActionOutput::Listing { complete, count: 1.., .. } = output {

@@ -14,7 +14,7 @@ use samite_wire::limits::KEY_LEN_MAX;
 use samite_wire::{FieldDecoder, WireError};
 use smallvec::SmallVec;
 
-use crate::copy::{bounded, put_u32, put_u64};
+use crate::fields::{bounded, put_u32, put_u64};
 use crate::limits::{HOLDS_MAX, HOLDS_PER_CLIENT_MAX};
 
 type Key = SmallVec<[u8; 32]>;

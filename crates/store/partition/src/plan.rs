@@ -9,8 +9,8 @@ use samite_wire::op::{Action, BlockRef, Operation, PerAction, ValueData};
 use smallvec::SmallVec;
 
 use crate::BlockGrants;
+use crate::funds::ChangeFunds;
 use crate::limits::REMOVAL_LEN_MAX;
-use crate::mirror::ChangeFunds;
 use crate::numbers::{self, NUMBER_LEN, Numbers};
 use crate::open_references::{HOLDER_LEN, OpenReferences};
 use crate::outcome::AppliedFailure;

@@ -12,7 +12,7 @@ use samite_wire::limits::SESSION_WINDOW;
 use samite_wire::{FieldDecoder, WireError};
 use smallvec::SmallVec;
 
-use crate::copy::{bounded, put_u32, put_u64};
+use crate::fields::{bounded, put_u32, put_u64};
 use crate::limits::{FORGOTTEN_MAX, REMEMBERED_LEN_MAX, RESULTS_MAX, SESSIONS_MAX};
 use crate::refusals::ClientRefusals;
 

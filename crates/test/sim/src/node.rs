@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use samite_backend::Backend;
-use samite_partition::durable::Recovered;
-use samite_partition::mirror::{
+use samite_mirror::durable::Recovered;
+use samite_mirror::{
     ApplyTime, CommitPosition, CommitStatus, GroupView, MirrorEffect, MirroredPartition, PeerPacket,
 };
 use samite_partition::{AppliedOutcome, NoGrants, Partition, RequestContext as OpContext};

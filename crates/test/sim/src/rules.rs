@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use samite_partition::mirror;
+use samite_mirror::MirrorRules;
 use serde::{Deserialize, Serialize};
 
 /// A rule that is broken on purpose.
@@ -99,8 +99,8 @@ impl RunRules {
 
     /// The rules of mirroring.
     #[must_use]
-    pub fn mirror(&self) -> mirror::MirrorRules {
-        mirror::MirrorRules {
+    pub fn mirror(&self) -> MirrorRules {
+        MirrorRules {
             replies_early: self.breaks(BrokenRule::EarlyReplies),
             drops_unrecorded: self.breaks(BrokenRule::NoRecord),
             ignores_terms: self.breaks(BrokenRule::NoTerms),
@@ -112,7 +112,7 @@ impl RunRules {
             ignores_room: self.breaks(BrokenRule::NoRoom),
             // The rules of read leases are found by the tests of `partition`
             // (`wrong_ways_of_reading`, `lent.rs`).
-            ..mirror::MirrorRules::default()
+            ..MirrorRules::default()
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Requests for the coordinator's state and their replies, which the store and the voters answer.
 
-use samite_coordinator::store::election::{LeaderSeat, ObservedKey};
+use samite_coordinator::leader_key::{LeaderSeat, ObservedKey};
 use serde::{Deserialize, Serialize};
 
 /// Asks the store.

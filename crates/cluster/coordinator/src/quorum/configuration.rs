@@ -4,7 +4,8 @@ use omnipaxos::ClusterConfig;
 use samite_types::{Error, ErrorKind, NodeId, Result};
 use serde::{Deserialize, Serialize};
 
-use super::voter::VoterId;
+/// A voter's number; never given to another one. From 1 on.
+pub type VoterId = u64;
 
 /// Most voters.
 pub const VOTERS_MAX: usize = 7;

@@ -19,8 +19,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FallocateFlags;
 use samite_types::{Error, ErrorKind, Result};
 
+use super::configuration::VoterId;
 use super::journal::{JournalWrite, VoterState};
-use super::voter::{VoterId, VoterOutput};
+use super::voter::VoterOutput;
 
 const MAGIC: &[u8; 8] = b"SAMIVOTE";
 const VERSION: u32 = 1;

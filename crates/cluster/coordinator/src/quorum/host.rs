@@ -4,10 +4,10 @@
 
 use samite_types::{NodeId, Result};
 
-use super::configuration::VoterConfiguration;
+use super::configuration::{VoterConfiguration, VoterId};
 use super::journal::VoterState;
 use super::register::{RegisterChange, StateRegister};
-use super::voter::{LOG_LEN_MAX, Voter, VoterId, VoterMessage, VoterOutput, VoterPayload};
+use super::voter::{LOG_LEN_MAX, Voter, VoterMessage, VoterOutput, VoterPayload};
 
 /// Ticks after which a node without a voter says so again.
 const VACANT_TICKS: u64 = 10;

@@ -15,9 +15,9 @@ mod register;
 mod tests;
 mod voter;
 
-pub use configuration::{VOTERS_MAX, VoterConfiguration, VoterMember};
+pub use configuration::{VOTERS_MAX, VoterConfiguration, VoterId, VoterMember};
 pub use file::VoterFile;
 pub use host::VoterHost;
 pub use journal::{JournalWrite, VoterState};
 pub use register::{RegisterAnswer, RegisterChange, StateRegister};
-pub use voter::{LOG_LEN_MAX, TICK, VoterId, VoterOutput, words};
+pub use voter::{LOG_LEN_MAX, TICK, VoterOutput, words};

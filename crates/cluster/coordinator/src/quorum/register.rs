@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::store::election::{LeaderSeat, ObservedKey};
+use crate::leader_key::{LeaderSeat, ObservedKey};
 
 /// A change of the register.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

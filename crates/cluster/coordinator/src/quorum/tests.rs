@@ -8,7 +8,7 @@ use samite_types::NodeId;
 use samite_wire::membership::LeaderAddress;
 
 use super::*;
-use crate::store::election::LeaderSeat;
+use crate::leader_key::LeaderSeat;
 
 /// Nodes, and the voters on their flash.
 struct World {

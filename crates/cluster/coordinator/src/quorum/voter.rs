@@ -10,13 +10,10 @@ use omnipaxos::{OmniPaxos, ServerConfig};
 use samite_types::{Error, ErrorKind, NodeId, Result};
 use serde::{Deserialize, Serialize};
 
-use super::configuration::{VoterConfiguration, VoterMember};
+use super::configuration::{VoterConfiguration, VoterId, VoterMember};
 use super::journal::{CommandEntry, JournalWrite, LogCommand, VoterJournal, VoterState};
 use super::link::{ArrivalAction, MessagePosition, Session, VoterLink};
 use super::register::{RegisterAnswer, RegisterChange, StateRegister};
-
-/// A voter's number; never given to another one. From 1 on.
-pub type VoterId = u64;
 
 /// How often [`Voter::tick`] is to be called.
 pub const TICK: Duration = Duration::from_millis(100);

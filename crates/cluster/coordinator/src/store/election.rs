@@ -16,29 +16,23 @@
 use std::time::Duration;
 
 use samite_wire::membership::LeaderAddress;
-use serde::{Deserialize, Serialize};
 
-use super::InstanceRole;
 use crate::ClusterTiming;
+use crate::leader_key::{LeaderSeat, ObservedKey};
 
-/// The contents of the leader key.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaderSeat {
-    /// The instance that has it.
-    pub leader: LeaderAddress,
-    /// The instance, drawn when it started.
-    pub instance: u64,
-    /// Counts the writes of that instance.
-    pub beat: u64,
-}
-
-/// The leader key at one time.
+/// The rights of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObservedKey {
-    /// Revision of its last change; 0 when there is no such key.
-    pub revision: u64,
-    /// Its contents; `None` when there is no such key, or something else.
-    pub seat: Option<LeaderSeat>,
+pub enum InstanceRole {
+    /// Decide, until this point on the monotonic clock.
+    Leads {
+        /// Exclusive.
+        until: Duration,
+    },
+    /// Send callers on.
+    Follows {
+        /// The instance that leads, as far as this one knows.
+        leader: Option<LeaderAddress>,
+    },
 }
 
 /// The next step.

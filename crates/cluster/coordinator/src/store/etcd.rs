@@ -9,10 +9,12 @@ use samite_types::{Clock, Error, ErrorKind, Result, SystemClock};
 use samite_wire::membership::LeaderAddress;
 use serde_json::{Value, json};
 
-use super::election::{self, ElectionStep, KeyElection, LeaderSeat, ObservedKey, SwapResult};
+use super::StateStore;
+use super::election::{self, ElectionStep, InstanceRole, KeyElection, SwapResult};
 use super::http::EtcdEndpoints;
-use super::{EtcdTls, InstanceRole, StateStore};
+use super::tls::EtcdTls;
 use crate::ClusterTiming;
+use crate::leader_key::{LeaderSeat, ObservedKey};
 
 /// How to reach etcd, and under which name.
 #[derive(Clone, Debug, PartialEq, Eq)]

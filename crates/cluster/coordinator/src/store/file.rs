@@ -9,7 +9,8 @@ use std::time::Duration;
 use samite_types::{Error, ErrorKind, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{InstanceRole, StateStore};
+use super::StateStore;
+use super::election::InstanceRole;
 
 /// Begins the file.
 const MAGIC: [u8; 8] = *b"samite\x00\x01";

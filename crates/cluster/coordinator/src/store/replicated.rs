@@ -18,10 +18,11 @@ use std::time::{Duration, Instant};
 use samite_types::{Clock, Entropy, Error, ErrorKind, NodeId, Result, SystemClock, SystemEntropy};
 use samite_wire::membership::LeaderAddress;
 
-use super::election::{self, ElectionStep, KeyElection, LeaderSeat, ObservedKey, SwapResult};
+use super::StateStore;
+use super::election::{self, ElectionStep, InstanceRole, KeyElection, SwapResult};
 use super::parts::{MessageCutter, MessageJoiner};
-use super::{InstanceRole, StateStore};
 use crate::ClusterTiming;
+use crate::leader_key::{LeaderSeat, ObservedKey};
 use crate::quorum::{
     RegisterAnswer, RegisterChange, StateRegister, TICK, VoterConfiguration, VoterFile, VoterHost,
     VoterState,

@@ -4,7 +4,7 @@
 //! ([`MirroredPartition::checkpoint_step`]), and a thread writes the pieces. A checkpoint is given
 //! its name only when all that it has seen is on flash in the log, too. It says which frame of the
 //! log comes after it; earlier frames are not needed for this partition any more. Its format:
-//! [`samite_partition::durable::checkpoint`].
+//! [`samite_mirror::durable::checkpoint`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use std::thread::JoinHandle;
 use samite_log::checkpoint::{CheckpointWriter, UNFINISHED};
 use samite_log::inventory::FileInventory;
 use samite_log::{LogDisk, LogSettings};
-use samite_partition::durable::PlaceId;
-use samite_partition::durable::checkpoint::{CheckpointPiece, copy, name, number};
-use samite_partition::mirror::MirroredPartition;
+use samite_mirror::MirroredPartition;
+use samite_mirror::durable::PlaceId;
+use samite_mirror::durable::checkpoint::{CheckpointPiece, copy, name, number};
 use samite_transport::server::LoopWaker;
 use samite_types::{Error, ErrorKind, Position, Result};
 

@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use samite_log::FrameNeed;
-use samite_partition::durable::PlaceId;
-use samite_partition::durable::frame::OVERHEAD;
-use samite_partition::mirror::MirrorEffect;
+use samite_mirror::MirrorEffect;
+use samite_mirror::durable::PlaceId;
+use samite_mirror::durable::frame::OVERHEAD;
 use samite_partition::removes;
 use samite_placement::{ClusterMap, shard_of};
 use samite_transport::server::ReplySink;

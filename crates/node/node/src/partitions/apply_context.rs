@@ -1,7 +1,7 @@
 //! The context in which operations of one request are applied.
 
-use samite_partition::durable::PlaceId;
-use samite_partition::mirror::{ApplyTime, CommitPosition};
+use samite_mirror::durable::PlaceId;
+use samite_mirror::{ApplyTime, CommitPosition};
 use samite_partition::{BlockGrants, RequestContext};
 use samite_types::{ClientId, Epoch};
 use smallvec::SmallVec;

@@ -5,7 +5,7 @@ pub mod linear;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use samite_partition::mirror::MirroredPartition;
+use samite_mirror::MirroredPartition;
 use samite_types::PartitionId;
 
 use crate::audit::AuditSet;

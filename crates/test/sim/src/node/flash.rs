@@ -10,9 +10,9 @@ use std::time::Duration;
 use samite_log::checkpoint::CheckpointWriter;
 use samite_log::memory::{CallFault, MemoryDisk};
 use samite_log::{FrameBatch, LogDisk, LogSettings, OpenLog};
-use samite_partition::durable::checkpoint::{CheckpointPiece, copy, name};
-use samite_partition::durable::{LogTracks, PlaceId, Recovered, RecoveredLog, frame, recover};
-use samite_partition::mirror::{LogEntry, MirroredPartition};
+use samite_mirror::durable::checkpoint::{CheckpointPiece, copy, name};
+use samite_mirror::durable::{LogTracks, PlaceId, Recovered, RecoveredLog, frame, recover};
+use samite_mirror::{LogEntry, MirroredPartition};
 use samite_types::{Position, Result};
 
 use crate::rng::SimRng;

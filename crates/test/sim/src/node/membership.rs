@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use samite_coordinator::ClusterTiming;
-use samite_partition::mirror::{MirrorEffect, MirroredPartition};
+use samite_mirror::{MirrorEffect, MirroredPartition};
 use samite_placement::ClusterMap;
 use samite_types::{Epoch, ErrorKind, PartitionId, Redundancy, RequestId, Result, TargetId, Term};
 use samite_wire::control::{ControlReply, ControlRequest};
