@@ -2,16 +2,15 @@
 
 use std::borrow::Cow;
 
+use samite_client::{ClientOperation, OwnedOutcome, OwnedResult};
 use samite_types::{Deadline, Error, ErrorKind, Result, Version};
 use samite_wire::limits::RECORD_LEN_MAX;
 use samite_wire::op::{Action, Operation};
 
-use super::commit::{ExpectedValue, NewValue, UNDER_WAY};
-use super::key::KeyPlace;
-use super::manifest::{CHUNK_LEN, ChunkKey, ValueManifest};
-use super::{KvView, SmallTry, VersionedValue, check_value_len};
-use crate::ClientOperation;
-use crate::outcome::{OwnedOutcome, OwnedResult};
+use crate::commit::{ExpectedValue, NewValue, UNDER_WAY};
+use crate::key::KeyPlace;
+use crate::manifest::{CHUNK_LEN, ChunkKey, ValueManifest};
+use crate::view::{KvView, SmallTry, VersionedValue, check_value_len};
 
 /// A value as it is before a change.
 enum PriorValue {
@@ -21,7 +20,7 @@ enum PriorValue {
 
 impl KvView {
     /// The value whose manifest has just been seen.
-    pub(super) fn get_large(
+    pub(crate) fn get_large(
         &self,
         key: &[u8],
         version: Version,
@@ -43,7 +42,7 @@ impl KvView {
     }
 
     /// As [`KvView::read_range`], for a value whose manifest has just been seen.
-    pub(super) fn read_large(
+    pub(crate) fn read_large(
         &self,
         key: &[u8],
         manifest: Vec<u8>,
@@ -137,7 +136,7 @@ impl KvView {
     }
 
     /// Writes the chunks of `value`, and then puts its manifest in place.
-    pub(super) fn put_large(
+    pub(crate) fn put_large(
         &self,
         place: &KeyPlace,
         value: &[u8],
@@ -195,7 +194,7 @@ impl KvView {
     }
 
     /// Removes the chunks of `manifest`, but for those that are also in `kept`.
-    pub(super) fn remove_chunks(
+    pub(crate) fn remove_chunks(
         &self,
         manifest: &ValueManifest,
         kept: Option<&ValueManifest>,
@@ -226,7 +225,7 @@ impl KvView {
     }
 
     /// Puts `bytes` at `offset` (`None`: at the end), for values that do not fit a record before or after; the length after.
-    pub(super) fn splice(&self, key: &[u8], offset: Option<u64>, bytes: &[u8]) -> Result<u64> {
+    pub(crate) fn splice(&self, key: &[u8], offset: Option<u64>, bytes: &[u8]) -> Result<u64> {
         let place = self.place(key)?;
         let deadline = self.dataset.client().deadline();
         loop {

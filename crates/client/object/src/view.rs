@@ -1,36 +1,15 @@
-//! The object view: named byte ranges of any size over chunks.
-//!
-//! An object is a header record, placed by its name, and chunks of the dataset's chunk length,
-//! placed by the dataset's distribution. Chunks that were never written are holes and read as
-//! zeros. Writing sends chunks only, and the header's length is raised to the end of the write
-//! (after the data, where the object grows: its length never covers bytes that are not there yet).
-//! A read or a write of any size is one request per node and frame.
-//!
-//! An object that is replaced as a whole ([`ObjectView::replace`]) is made beside the old one, as a draft (`draft.rs`), and takes its
-//! place in one operation.
-//!
-//! Names are any bytes, 1 to 4096 of them; nothing in them has a meaning.
+//! Objects by name, and listings.
 
-mod header;
-mod io;
-mod replace;
-mod submit;
-
+use samite_client::drafts::{DraftKinds, DraftLinks, NameDrafts, remove_chunks};
+use samite_client::listing::{RecordStream, list_sorted};
+use samite_client::{ClientOperation, Dataset, OwnedOutcome, OwnedResult, key_text};
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use crate::draft::{DraftLinks, NameDrafts, chunk_partitions, remove_chunks};
-use crate::kv::show;
-use crate::listing::{RecordStream, list_sorted};
-use crate::outcome::{OwnedOutcome, OwnedResult};
-use crate::{ClientOperation, Dataset};
-
-use header::{
+use crate::header::{
     CHUNK_KIND, DRAFT_KIND, HEADER_LEN, HEADER_PREFIX, ID_AT, ObjectHeader, header_key, len_of,
 };
-
-pub use io::OpenObject;
-pub use replace::ObjectReplacement;
+use crate::open_object::OpenObject;
 
 /// One object of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +32,7 @@ pub struct ObjectPage {
 /// Objects in a dataset. Cheap to clone. All calls are carried out by the client's default deadline.
 #[derive(Clone, Debug)]
 pub struct ObjectView {
-    dataset: Dataset,
+    pub(crate) dataset: Dataset,
     locks: DraftLinks,
 }
 
@@ -79,7 +58,7 @@ impl ObjectView {
             (object, true) => Ok(object),
             (_, false) => Err(Error::new(
                 ErrorKind::Exists,
-                format!("create object {}: there is one of this name", show(name)),
+                format!("create object {}: there is one of this name", key_text(name)),
             )),
         }
     }
@@ -107,7 +86,7 @@ impl ObjectView {
                 Some(there) => {
                     Ok((self.object(name, &ObjectHeader::decode(&there.bytes)?)?, false))
                 }
-                None => Err(failure.into_error(format_args!("create object {}", show(name)))),
+                None => Err(failure.into_error(format_args!("create object {}", key_text(name)))),
             },
         }
     }
@@ -121,7 +100,7 @@ impl ObjectView {
             Some(header) => self.object(name, &header),
             None => Err(Error::new(
                 ErrorKind::NotFound,
-                format!("open object {}: there is none", show(name)),
+                format!("open object {}: there is none", key_text(name)),
             )),
         }
     }
@@ -130,18 +109,19 @@ impl ObjectView {
         OpenObject::new(self.dataset.clone(), name, header)
     }
 
-    fn drafts(&self, name: &[u8]) -> NameDrafts {
+    pub(crate) fn drafts(&self, name: &[u8]) -> NameDrafts {
         let partition = self.dataset.partition_of(name);
-        NameDrafts::new((&self.dataset, &self.locks), partition, (DRAFT_KIND, CHUNK_KIND), name)
+        let kinds = DraftKinds { draft: DRAFT_KIND, chunk: CHUNK_KIND };
+        NameDrafts::new(&self.dataset, &self.locks, partition, kinds, name)
     }
 
-    fn header(&self, name: &[u8]) -> Result<Option<ObjectHeader>> {
+    pub(crate) fn header(&self, name: &[u8]) -> Result<Option<ObjectHeader>> {
         let key = header_key(name)?;
         let operation = Operation::get(self.dataset.partition_of(name), &key);
         match self.dataset.execute_one(ClientOperation::new(operation))? {
             OwnedOutcome::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(None),
             OwnedOutcome::Failed(failure) => {
-                Err(failure.into_error(format_args!("object {}", show(name))))
+                Err(failure.into_error(format_args!("object {}", key_text(name))))
             }
             OwnedOutcome::Done(mut results) => match results.pop() {
                 Some(OwnedResult::Value { data, .. }) => ObjectHeader::decode(&data).map(Some),
@@ -172,7 +152,9 @@ impl ObjectView {
                 // Removed meanwhile, and perhaps made again.
                 OwnedOutcome::Failed(failure) if failure.kind == ErrorKind::Conflict => {}
                 OwnedOutcome::Failed(failure) => {
-                    return Err(failure.into_error(format_args!("delete object {}", show(name))));
+                    return Err(
+                        failure.into_error(format_args!("delete object {}", key_text(name)))
+                    );
                 }
             }
         }

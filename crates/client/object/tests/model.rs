@@ -2,16 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{TRANSPORTS, client, cluster, dataset, pattern, records, spec};
 use proptest::prelude::*;
 use samite_client::TransportKind;
-use samite_client::object::ObjectView;
+use samite_object::ObjectView;
 use samite_testkit::LocalCluster;
+use samite_testkit::datasets::{TRANSPORTS, client, cluster, dataset, pattern, records, spec};
 use samite_types::{ErrorKind, TargetId};
 use samite_wire::control::DistributionKind;
 

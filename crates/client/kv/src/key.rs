@@ -6,14 +6,14 @@
 //! V len PLACE KEY    the same two in the group PLACE
 //! M len PLACE KEY
 //! c id index tag     one chunk of a large value
-//! W hash id          chunks that are not in place yet, or no more; see `draft.rs`
+//! W hash id          chunks that are not in place yet, or no more; see
+//!                    `samite_client::drafts`
 //! ```
 
+use samite_client::Dataset;
 use samite_types::{Error, ErrorKind, PartitionId, Result};
 use samite_wire::limits::{KEY_LEN_MAX, VIEW_KEY_LEN_MAX};
 use smallvec::SmallVec;
-
-use crate::Dataset;
 
 /// Longest placement key of a group, in bytes.
 pub const GROUP_LEN_MAX: usize = 60;
@@ -21,11 +21,11 @@ pub const GROUP_LEN_MAX: usize = 60;
 const _: () = assert!(VIEW_KEY_LEN_MAX + GROUP_LEN_MAX + 2 <= KEY_LEN_MAX);
 
 /// A record's key; short ones stay on the stack.
-pub(super) type RawKey = SmallVec<[u8; 64]>;
+pub(crate) type RawKey = SmallVec<[u8; 64]>;
 
 /// The keys of a view: all that belong to no group, or those of one.
 #[derive(Clone, Debug)]
-pub(super) struct KeyScope {
+pub(crate) struct KeyScope {
     value_prefix: RawKey,
     manifest_prefix: RawKey,
     /// The one partition of a group.
@@ -34,17 +34,17 @@ pub(super) struct KeyScope {
 
 /// Where a key's records are.
 #[derive(Clone, Debug)]
-pub(super) struct KeyPlace {
-    pub(super) partition: PartitionId,
+pub(crate) struct KeyPlace {
+    pub(crate) partition: PartitionId,
     /// Key of the value.
-    pub(super) value: RawKey,
+    pub(crate) value: RawKey,
     /// Key of the manifest.
-    pub(super) manifest: RawKey,
+    pub(crate) manifest: RawKey,
 }
 
 impl KeyScope {
     /// Keys without a group.
-    pub(super) fn ungrouped() -> Self {
+    pub(crate) fn ungrouped() -> Self {
         Self {
             value_prefix: RawKey::from_slice(b"v"),
             manifest_prefix: RawKey::from_slice(b"m"),
@@ -53,7 +53,7 @@ impl KeyScope {
     }
 
     /// Keys of the group `place`.
-    pub(super) fn group(dataset: &Dataset, place: &[u8]) -> Result<Self> {
+    pub(crate) fn group(dataset: &Dataset, place: &[u8]) -> Result<Self> {
         if place.len() > GROUP_LEN_MAX {
             let cause =
                 format!("placement key of {} bytes; the limit is {GROUP_LEN_MAX}", place.len());
@@ -73,7 +73,7 @@ impl KeyScope {
     }
 
     /// Where the records of `key` are.
-    pub(super) fn place(&self, dataset: &Dataset, key: &[u8]) -> Result<KeyPlace> {
+    pub(crate) fn place(&self, dataset: &Dataset, key: &[u8]) -> Result<KeyPlace> {
         check_key(key)?;
         let join = |prefix: &RawKey| {
             let mut raw = RawKey::with_capacity(prefix.len() + key.len());
@@ -89,12 +89,12 @@ impl KeyScope {
     }
 
     /// The prefixes of the records of values and of manifests.
-    pub(super) fn prefixes(&self) -> [&[u8]; 2] {
+    pub(crate) fn prefixes(&self) -> [&[u8]; 2] {
         [&self.value_prefix, &self.manifest_prefix]
     }
 
     /// The only partition in which keys can be.
-    pub(super) const fn partition(&self) -> Option<PartitionId> {
+    pub(crate) const fn partition(&self) -> Option<PartitionId> {
         self.partition
     }
 }
@@ -107,16 +107,5 @@ fn check_key(key: &[u8]) -> Result<()> {
             ErrorKind::TooLarge,
             format!("key of {len} bytes; the limit is {VIEW_KEY_LEN_MAX}"),
         )),
-    }
-}
-
-/// A key for messages: as text, shortened.
-pub(crate) fn show(key: &[u8]) -> String {
-    const SHOWN_MAX: usize = 64;
-    let shown = String::from_utf8_lossy(&key[..key.len().min(SHOWN_MAX)]);
-    if key.len() > SHOWN_MAX {
-        format!("{shown:?}… ({} bytes)", key.len())
-    } else {
-        format!("{shown:?}")
     }
 }

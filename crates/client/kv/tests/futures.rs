@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
-use common::{TRANSPORTS, block_on, break_links, client, cluster, dataset, pattern};
-use samite_client::kv::KvView;
+use samite_kv::KvView;
+use samite_testkit::datasets::{
+    TRANSPORTS, block_on, break_links, client, cluster, dataset, pattern,
+};
 
 #[test]
 fn many_are_under_way_and_end_in_any_order() {

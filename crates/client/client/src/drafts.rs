@@ -1,4 +1,5 @@
-//! Drafts: chunks that no client sees yet, of an object or a large value that is to be whole.
+//! Drafts: chunks that no client sees yet, of an object or a large value that is to be whole. For
+//! views that keep what they show in chunks, and replace it as a whole.
 //!
 //! A record in the partition of the name tells of them, so that the chunks of a killed client can
 //! be found:
@@ -31,10 +32,20 @@ use crate::locks::LockSession;
 use crate::outcome::{OwnedOutcome, OwnedResult};
 use crate::{ClientOperation, Dataset};
 
-/// Identity of the chunks.
-pub type Id = [u8; 16];
-/// Key of a record that tells of them.
-pub type Key = [u8; KEY_LEN];
+/// Identity of the chunks of one value or object.
+pub type ChunksId = [u8; ID_LEN];
+/// Key of a draft: of the record that tells of its chunks.
+pub type DraftKey = [u8; KEY_LEN];
+
+/// The first bytes of the keys that the drafts of a view have. A view shares its datasets with
+/// other views, so each has bytes of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DraftKinds {
+    /// Of drafts.
+    pub draft: u8,
+    /// Of chunks: the id comes behind it.
+    pub chunk: u8,
+}
 
 const ID_LEN: usize = 16;
 const PREFIX_LEN: usize = 9;
@@ -50,7 +61,7 @@ pub struct DraftLinks(Arc<OnceLock<LockSession>>);
 
 impl fmt::Debug for DraftLinks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Locks")
+        f.write_str("DraftLinks")
     }
 }
 
@@ -83,20 +94,24 @@ impl Drop for DraftLock {
 }
 
 impl NameDrafts {
-    /// The drafts of `name`, whose records are in `partition` under keys that start with `kind`.
+    /// The drafts of `name`, whose records are in `partition`; `locks` are those of the whole view.
+    #[must_use]
     pub fn new(
-        (dataset, locks): (&Dataset, &DraftLinks),
+        dataset: &Dataset,
+        locks: &DraftLinks,
         partition: PartitionId,
-        (kind, chunk_kind): (u8, u8),
+        kinds: DraftKinds,
         name: &[u8],
     ) -> Self {
-        let mut prefix = [kind; PREFIX_LEN];
+        let mut prefix = [kinds.draft; PREFIX_LEN];
         prefix[1..].copy_from_slice(&hash(name).to_be_bytes());
-        Self { dataset: dataset.clone(), partition, locks: locks.clone(), prefix, chunk_kind }
+        let (dataset, locks) = (dataset.clone(), locks.clone());
+        Self { dataset, partition, locks, prefix, chunk_kind: kinds.chunk }
     }
 
     /// Key of the record of the chunks `id`.
-    pub fn key(&self, id: &Id) -> Key {
+    #[must_use]
+    pub fn key(&self, id: &ChunksId) -> DraftKey {
         let mut key = [0; KEY_LEN];
         key[..PREFIX_LEN].copy_from_slice(&self.prefix);
         key[PREFIX_LEN..].copy_from_slice(id);
@@ -108,7 +123,7 @@ impl NameDrafts {
     ///
     /// # Errors
     /// `NoSpace`, `NoLocks`; as [`Dataset::execute`].
-    pub fn begin(&self, id: &Id, value: &[u8]) -> Result<DraftLock> {
+    pub fn begin(&self, id: &ChunksId, value: &[u8]) -> Result<DraftLock> {
         self.sweep()?;
         let held = self.hold(id)?.ok_or(ErrorKind::Internal)?;
         let key = self.key(id);
@@ -141,7 +156,7 @@ impl NameDrafts {
             return Err(ErrorKind::Corrupt.into());
         };
         for entry in entries {
-            let id = entry.key.get(PREFIX_LEN..).and_then(|id| Id::try_from(id).ok());
+            let id = entry.key.get(PREFIX_LEN..).and_then(|id| ChunksId::try_from(id).ok());
             let id = id.ok_or(ErrorKind::Corrupt)?;
             if entry.value.is_empty() {
                 self.remove(&id)?;
@@ -156,7 +171,7 @@ impl NameDrafts {
     ///
     /// # Errors
     /// As [`Dataset::execute`].
-    pub fn give_up(&self, id: &Id) -> Result<()> {
+    pub fn give_up(&self, id: &ChunksId) -> Result<()> {
         let key = self.key(id);
         let empty = Action::Truncate { key: &key, len: 0 };
         let operation = Operation::new(self.partition, [empty]).guard(Guard::Exists(&key));
@@ -176,7 +191,7 @@ impl NameDrafts {
     ///
     /// # Errors
     /// As [`Dataset::execute`].
-    pub fn remove(&self, id: &Id) -> Result<()> {
+    pub fn remove(&self, id: &ChunksId) -> Result<()> {
         remove_chunks(&self.dataset, self.chunk_kind, id)?;
         let key = self.key(id);
         let operation = Operation::new(self.partition, [Action::Delete { key: &key }]);
@@ -187,7 +202,7 @@ impl NameDrafts {
     }
 
     /// The lock of `id`; `None`: another has it.
-    fn hold(&self, id: &Id) -> Result<Option<DraftLock>> {
+    fn hold(&self, id: &ChunksId) -> Result<Option<DraftLock>> {
         let locker = self.locks.0.get_or_init(|| LockSession::new(self.dataset.client()));
         let holder = LockHolder { host: locker.host(), pid: std::process::id() };
         let range = LockRange::WHOLE;
@@ -220,8 +235,9 @@ impl NameDrafts {
     }
 }
 
-/// The partitions in which chunks `id` can be.
-pub fn chunk_partitions(dataset: &Dataset, id: &Id) -> Vec<PartitionId> {
+/// The partitions in which the chunks `id` can be.
+#[must_use]
+pub fn chunk_partitions(dataset: &Dataset, id: &ChunksId) -> Vec<PartitionId> {
     match dataset.spec().distribution {
         DistributionKind::Single => vec![dataset.chunk_partition(hash(id), 0)],
         DistributionKind::RoundRobin | DistributionKind::Weighted(_) => {
@@ -230,8 +246,12 @@ pub fn chunk_partitions(dataset: &Dataset, id: &Id) -> Vec<PartitionId> {
     }
 }
 
-/// Removes all chunks `id`.
-pub fn remove_chunks(dataset: &Dataset, kind: u8, id: &Id) -> Result<()> {
+/// Removes all chunks whose keys are the byte `kind` and `id`, in requests of 4096 records for each
+/// partition.
+///
+/// # Errors
+/// As [`Dataset::execute`].
+pub fn remove_chunks(dataset: &Dataset, kind: u8, id: &ChunksId) -> Result<()> {
     let mut prefix = [kind; 1 + ID_LEN];
     prefix[1..].copy_from_slice(id);
     let deadline = dataset.client().deadline();

@@ -1,17 +1,16 @@
 //! Putting a value in place, small or large, whatever was there.
 
+use samite_client::{ClientOperation, GuardedRecord, OwnedFailure, OwnedOutcome, OwnedResult};
 use samite_types::{Error, ErrorKind, Result, Version};
 use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use super::key::KeyPlace;
-use super::manifest::ValueManifest;
-use super::{KvView, small};
-use crate::ClientOperation;
-use crate::outcome::{GuardedRecord, OwnedFailure, OwnedOutcome, OwnedResult};
+use crate::key::KeyPlace;
+use crate::manifest::ValueManifest;
+use crate::view::{KvView, SmallTry, small};
 
 /// The condition for the change to take effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ExpectedValue {
+pub(crate) enum ExpectedValue {
     Any,
     Absent,
     Version(Version),
@@ -19,7 +18,7 @@ pub(super) enum ExpectedValue {
 
 /// The record to put in place.
 #[derive(Clone, Copy)]
-pub(super) enum NewValue<'a> {
+pub(crate) enum NewValue<'a> {
     /// A value that fits its record.
     Small(&'a [u8]),
     /// A manifest whose chunks have been written, its encoding, and the key of its draft when all of it is new.
@@ -36,7 +35,7 @@ impl<'a> NewValue<'a> {
 }
 
 /// The value of the record of a draft that is being made.
-pub(super) const UNDER_WAY: &[u8] = &[1];
+pub(crate) const UNDER_WAY: &[u8] = &[1];
 
 /// The draft is still there.
 const fn own(key: &[u8]) -> Guard<'_> {
@@ -45,7 +44,7 @@ const fn own(key: &[u8]) -> Guard<'_> {
 
 impl KvView {
     /// Puts `new` in place, and removes the chunks that its predecessor alone had.
-    pub(super) fn commit(
+    pub(crate) fn commit(
         &self,
         place: &KeyPlace,
         new: NewValue<'_>,
@@ -164,7 +163,7 @@ impl KvView {
     }
 
     /// Removes a large value.
-    pub(super) fn delete_large(&self, key: &[u8]) -> Result<bool> {
+    pub(crate) fn delete_large(&self, key: &[u8]) -> Result<bool> {
         let place = self.place(key)?;
         let deadline = self.dataset.client().deadline();
         let drafts = self.drafts(&place);
@@ -172,10 +171,10 @@ impl KvView {
         loop {
             let delete = Action::Delete { key: &place.value };
             let (version, raw) = match self.try_small(&place, None, delete, None)? {
-                super::SmallTry::Large(version, raw) => (version, raw),
+                SmallTry::Large(version, raw) => (version, raw),
                 // It has been replaced by a small value, or removed, in the meantime.
-                super::SmallTry::Done(result) => return result.existed(),
-                super::SmallTry::Failed(failure) => return Err(failure.into_error("delete")),
+                SmallTry::Done(result) => return result.existed(),
+                SmallTry::Failed(failure) => return Err(failure.into_error("delete")),
             };
             let id = ValueManifest::decode(&raw)?.id;
             let gone = drafts.key(&id);

@@ -2,16 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{TRANSPORTS, client, cluster, dataset, pattern, records};
 use proptest::prelude::*;
-use samite_client::kv::KvView;
+use samite_kv::KvView;
 use samite_testkit::LocalCluster;
+use samite_testkit::datasets::{TRANSPORTS, client, cluster, dataset, pattern, records};
 use samite_types::{ErrorKind, Version};
 
 /// Each case has a dataset of its own, so that a failed one leaves nothing to the next.

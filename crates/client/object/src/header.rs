@@ -3,7 +3,8 @@
 //! ```text
 //! o NAME             header:  format u8 = 1 | unused [u8; 7] | len u64 | id [u8; 16] | chunk_len u32 | unused u32
 //! d id index(be64)   chunk
-//! O hash id          header of an object that is to take the place of NAME; see `draft.rs`
+//! O hash id          header of an object that is to take the place of NAME; see
+//!                    `samite_client::drafts`
 //! ```
 
 use samite_types::{Entropy, Error, ErrorKind, Result, SystemEntropy};
@@ -13,44 +14,44 @@ use smallvec::SmallVec;
 const FORMAT: u8 = 1;
 
 /// Bytes of a header.
-pub(super) const HEADER_LEN: usize = 40;
+pub(crate) const HEADER_LEN: usize = 40;
 /// Offset of the object's length within its header.
-pub(super) const LEN_AT: u32 = 8;
+pub(crate) const LEN_AT: u32 = 8;
 /// Offset of the id within the header.
-pub(super) const ID_AT: u32 = 16;
+pub(crate) const ID_AT: u32 = 16;
 
 /// Prefix of the keys of headers.
-pub(super) const HEADER_PREFIX: &[u8] = b"o";
+pub(crate) const HEADER_PREFIX: &[u8] = b"o";
 
 /// The first bytes of the keys of chunks.
-pub(super) const CHUNK_KIND: u8 = b'd';
+pub(crate) const CHUNK_KIND: u8 = b'd';
 
 /// The first bytes of the keys of drafts.
-pub(super) const DRAFT_KIND: u8 = b'O';
+pub(crate) const DRAFT_KIND: u8 = b'O';
 
 /// An object's identity: a name that is used again is another object.
-pub(super) type ObjectId = [u8; 16];
+pub(crate) type ObjectId = [u8; 16];
 /// Key of a header; short ones stay on the stack.
-pub(super) type HeaderKey = SmallVec<[u8; 64]>;
+pub(crate) type HeaderKey = SmallVec<[u8; 64]>;
 /// Key of a chunk.
-pub(super) type ChunkKey = [u8; 25];
+pub(crate) type ChunkKey = [u8; 25];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ObjectHeader {
-    pub(super) len: u64,
-    pub(super) id: ObjectId,
-    pub(super) chunk_len: u32,
+pub(crate) struct ObjectHeader {
+    pub(crate) len: u64,
+    pub(crate) id: ObjectId,
+    pub(crate) chunk_len: u32,
 }
 
 impl ObjectHeader {
     /// The header of a new object.
-    pub(super) fn fresh(chunk_len: u32) -> Self {
+    pub(crate) fn fresh(chunk_len: u32) -> Self {
         let mut id = [0; 16];
         SystemEntropy.fill(&mut id);
         Self { len: 0, id, chunk_len }
     }
 
-    pub(super) fn encode(&self) -> [u8; HEADER_LEN] {
+    pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
         let mut raw = [0; HEADER_LEN];
         raw[0] = FORMAT;
         raw[8..16].copy_from_slice(&self.len.to_le_bytes());
@@ -59,7 +60,7 @@ impl ObjectHeader {
         raw
     }
 
-    pub(super) fn decode(raw: &[u8]) -> Result<Self> {
+    pub(crate) fn decode(raw: &[u8]) -> Result<Self> {
         let corrupt = || Error::new(ErrorKind::Corrupt, "the object's header is damaged");
         let raw: &[u8; HEADER_LEN] = raw.try_into().map_err(|_| corrupt())?;
         let field = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| raw[at + i]));
@@ -77,12 +78,12 @@ impl ObjectHeader {
 }
 
 /// The object's length, from the first bytes of its header.
-pub(super) fn len_of(head: &[u8]) -> Option<u64> {
+pub(crate) fn len_of(head: &[u8]) -> Option<u64> {
     head.get(8..16)?.try_into().ok().map(u64::from_le_bytes)
 }
 
 /// Key of the header of the object `name`.
-pub(super) fn header_key(name: &[u8]) -> Result<HeaderKey> {
+pub(crate) fn header_key(name: &[u8]) -> Result<HeaderKey> {
     match name.len() {
         0 => Err(Error::new(ErrorKind::Invalid, "the name is empty")),
         1..=VIEW_KEY_LEN_MAX => {
@@ -99,14 +100,14 @@ pub(super) fn header_key(name: &[u8]) -> Result<HeaderKey> {
 }
 
 /// The first bytes of the keys of all chunks of an object.
-pub(super) fn chunk_prefix(id: &ObjectId) -> [u8; 17] {
+pub(crate) fn chunk_prefix(id: &ObjectId) -> [u8; 17] {
     let mut key = [CHUNK_KIND; 17];
     key[1..].copy_from_slice(id);
     key
 }
 
 /// Key of chunk `index`.
-pub(super) fn chunk_key(id: &ObjectId, index: u64) -> ChunkKey {
+pub(crate) fn chunk_key(id: &ObjectId, index: u64) -> ChunkKey {
     let mut key = [0; 25];
     key[..17].copy_from_slice(&chunk_prefix(id));
     key[17..].copy_from_slice(&index.to_be_bytes());

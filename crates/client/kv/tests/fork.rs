@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{TRANSPORTS, client, cluster, dataset, pattern};
-use samite_client::kv::KvView;
+use samite_kv::KvView;
+use samite_testkit::datasets::{TRANSPORTS, client, cluster, dataset, pattern};
 
 /// Runs `child` in a forked child; whether it said that all is well.
 fn in_child(child: impl FnOnce() -> bool) -> bool {

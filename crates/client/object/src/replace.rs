@@ -1,14 +1,13 @@
 //! Replacing an object as a whole.
 
+use samite_client::drafts::{DraftLock, NameDrafts};
+use samite_client::{ClientOperation, OwnedOutcome, key_text};
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use super::header::{HeaderKey, ID_AT, ObjectHeader, header_key};
-use super::{ObjectView, OpenObject};
-use crate::ClientOperation;
-use crate::draft::{DraftLock, NameDrafts};
-use crate::kv::show;
-use crate::outcome::OwnedOutcome;
+use crate::header::{HeaderKey, ID_AT, ObjectHeader, header_key};
+use crate::open_object::OpenObject;
+use crate::view::ObjectView;
 
 /// An object on its way: it is written like any other, and no client sees it before
 /// [`ObjectReplacement::place`]. Dropped before, it goes.
@@ -30,14 +29,14 @@ impl ObjectView {
     /// Begins an object that is to take the place of the one called `name`, if there is one by then.
     ///
     /// # Errors
-    /// `Invalid`, `TooLarge` for a name that cannot be; `NoSpace`, `NoLocks`; as [`Dataset::execute`](crate::Dataset::execute).
+    /// `Invalid`, `TooLarge` for a name that cannot be; `NoSpace`, `NoLocks`; as [`Dataset::execute`](samite_client::Dataset::execute).
     pub fn replace(&self, name: &[u8]) -> Result<ObjectReplacement> {
         header_key(name)?;
         let header = ObjectHeader::fresh(self.dataset.spec().chunk_len);
         let drafts = self.drafts(name);
         let held = drafts
             .begin(&header.id, &header.encode())
-            .map_err(|error| error.context(format_args!("replace object {}", show(name))))?;
+            .map_err(|error| error.context(format_args!("replace object {}", key_text(name))))?;
         let object = OpenObject::at(
             HeaderKey::from_slice(&drafts.key(&header.id)),
             self.dataset.clone(),
@@ -67,9 +66,9 @@ impl ObjectReplacement {
     /// stays.
     ///
     /// # Errors
-    /// `NotFound`: somebody has removed it, for its lock was lost; as [`Dataset::execute`](crate::Dataset::execute).
+    /// `NotFound`: somebody has removed it, for its lock was lost; as [`Dataset::execute`](samite_client::Dataset::execute).
     pub fn place(mut self) -> Result<()> {
-        let what = format!("replace object {}", show(&self.name));
+        let what = format!("replace object {}", key_text(&self.name));
         let key = header_key(&self.name)?;
         let draft = self.drafts.key(&self.header.id);
         let raw = ObjectHeader { len: self.object.len()?, ..self.header }.encode();

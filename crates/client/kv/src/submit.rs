@@ -1,19 +1,18 @@
 //! Single operations that are sent without waiting.
 
+use samite_client::{FinishStep, PendingOperations};
 use samite_types::{Error, ErrorKind, Result, Version};
 use samite_wire::limits::RECORD_LEN_MAX;
 use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use super::batch::{BatchItem, BatchOutcome, meets_manifest};
-use super::{KvView, VersionedValue};
-use crate::PendingOperations;
-use crate::pending::FinishStep;
+use crate::batch::{BatchItem, BatchOutcome, meets_manifest};
+use crate::view::{KvView, VersionedValue};
 
 impl KvView {
     /// [`KvView::get`] without waiting.
     ///
     /// # Errors
-    /// A key that cannot be; as [`crate::Dataset::submit`].
+    /// A key that cannot be; as [`samite_client::Dataset::submit`].
     pub fn submit_get(&self, key: &[u8]) -> Result<PendingOperations<Option<VersionedValue>>> {
         let owned: Box<[u8]> = key.into();
         self.submit(
@@ -78,9 +77,7 @@ impl KvView {
             Operation::new(place.partition, [action]).guard(Guard::Absent(&place.manifest));
         let kv = self.clone();
         let kind = item.kind();
-        let deadline = self.dataset.client().deadline();
-        let operations = std::slice::from_ref(&operation);
-        PendingOperations::send_then(&self.dataset, operations, deadline, move |mut outcomes| {
+        self.dataset.submit_then(std::slice::from_ref(&operation), move |mut outcomes| {
             let Some(outcome) = outcomes.pop() else {
                 return FinishStep::Ready(Err(ErrorKind::Internal.into()));
             };

@@ -3,18 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use samite_client::drafts::chunk_partitions;
+use samite_client::{ClientOperation, Dataset, OwnedOutcome, OwnedResult, key_text};
 use samite_placement::hash;
 use samite_types::{Deadline, Error, ErrorKind, PartitionId, Result};
 use samite_wire::limits::LIST_ENTRIES_MAX;
 use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use super::chunk_partitions;
-use super::header::{
+use crate::header::{
     ChunkKey, HeaderKey, ID_AT, LEN_AT, ObjectHeader, ObjectId, chunk_key, chunk_prefix, header_key,
 };
-use crate::kv::show;
-use crate::outcome::{OwnedOutcome, OwnedResult};
-use crate::{ClientOperation, Dataset};
 
 /// Partitions that are asked for their chunks in one call, so that each has room to answer.
 const LISTINGS_MAX: usize = 128;
@@ -41,22 +39,22 @@ struct ObjectInner {
 
 /// A part of one chunk.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ObjectPart {
-    pub(super) key: ChunkKey,
-    pub(super) partition: PartitionId,
+pub(crate) struct ObjectPart {
+    pub(crate) key: ChunkKey,
+    pub(crate) partition: PartitionId,
     /// First byte within the chunk.
-    pub(super) start: u32,
-    pub(super) len: u32,
+    pub(crate) start: u32,
+    pub(crate) len: u32,
     is_whole: bool,
 }
 
 impl OpenObject {
-    pub(super) fn new(dataset: Dataset, name: &[u8], header: &ObjectHeader) -> Result<Self> {
+    pub(crate) fn new(dataset: Dataset, name: &[u8], header: &ObjectHeader) -> Result<Self> {
         Ok(Self::at(header_key(name)?, dataset, name, header))
     }
 
     /// An object whose header is at `key`.
-    pub(super) fn at(key: HeaderKey, dataset: Dataset, name: &[u8], header: &ObjectHeader) -> Self {
+    pub(crate) fn at(key: HeaderKey, dataset: Dataset, name: &[u8], header: &ObjectHeader) -> Self {
         let inner = ObjectInner {
             key,
             partition: dataset.partition_of(name),
@@ -69,7 +67,7 @@ impl OpenObject {
         Self { inner: Arc::new(inner) }
     }
 
-    pub(super) fn dataset(&self) -> &Dataset {
+    pub(crate) fn dataset(&self) -> &Dataset {
         &self.inner.dataset
     }
 
@@ -108,7 +106,7 @@ impl OpenObject {
     }
 
     fn named(&self, what: &str) -> String {
-        format!("{what} object {}", show(&self.inner.name))
+        format!("{what} object {}", key_text(&self.inner.name))
     }
 
     fn error(&self, what: &str, kind: ErrorKind, cause: &str) -> Error {
@@ -139,7 +137,7 @@ impl OpenObject {
     }
 
     /// The chunks that `len` bytes from `offset` on lie in.
-    pub(super) fn parts(&self, offset: u64, len: usize) -> Result<Vec<ObjectPart>> {
+    pub(crate) fn parts(&self, offset: u64, len: usize) -> Result<Vec<ObjectPart>> {
         let ObjectInner { id, chunk_len, dataset, .. } = &*self.inner;
         let end = offset
             .checked_add(len as u64)
@@ -202,7 +200,7 @@ impl OpenObject {
 
     /// A chunk's bytes of a part: how many, and these unless they went to a destination. `None` for
     /// a chunk that is not there.
-    pub(super) fn got(&self, outcome: OwnedOutcome) -> Result<Option<(usize, Vec<u8>)>> {
+    pub(crate) fn got(&self, outcome: OwnedOutcome) -> Result<Option<(usize, Vec<u8>)>> {
         match outcome {
             OwnedOutcome::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(None),
             OwnedOutcome::Failed(failure) => Err(failure.into_error(self.named("read"))),
@@ -234,7 +232,7 @@ impl OpenObject {
     /// The operations of a write. While the object does not grow, they see to it that its length
     /// still covers the bytes that are written (another client may have cut it). Otherwise that has
     /// to follow: before, there would be bytes that no client has written.
-    pub(super) fn write_operations<'o>(
+    pub(crate) fn write_operations<'o>(
         &'o self,
         parts: &'o [ObjectPart],
         data: &'o [u8],
@@ -255,7 +253,7 @@ impl OpenObject {
     }
 
     /// Whether a write of `len` bytes up to `end` makes the object longer, as far as is known here.
-    pub(super) fn grows(&self, len: usize, end: u64) -> bool {
+    pub(crate) fn grows(&self, len: usize, end: u64) -> bool {
         len > 0 && end > self.inner.seen_len.load(Ordering::Relaxed)
     }
 
@@ -263,11 +261,11 @@ impl OpenObject {
         self.on_header([Action::Max { key: &self.inner.key, offset: LEN_AT, value: end }])
     }
 
-    pub(super) fn written(&self, outcomes: Vec<OwnedOutcome>) -> Result<()> {
+    pub(crate) fn written(&self, outcomes: Vec<OwnedOutcome>) -> Result<()> {
         outcomes.into_iter().try_for_each(|outcome| self.header_results(outcome, "write").map(drop))
     }
 
-    pub(super) fn raise_len(&self, end: u64) -> Result<()> {
+    pub(crate) fn raise_len(&self, end: u64) -> Result<()> {
         let outcome =
             self.inner.dataset.execute_one(ClientOperation::new(self.raise_len_operation(end)))?;
         self.header_results(outcome, "write")?;
@@ -388,7 +386,7 @@ impl OpenObject {
 }
 
 impl ObjectPart {
-    pub(super) fn read(&self) -> Operation<'_> {
+    pub(crate) fn read(&self) -> Operation<'_> {
         let action = Action::Get { key: &self.key, offset: self.start, len: self.len };
         Operation::new(self.partition, [action])
     }

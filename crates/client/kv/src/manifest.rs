@@ -8,47 +8,46 @@
 //! changes a part of a value writes new ones under new tags and swaps the manifest, so a reader of
 //! the old manifest sees the old value whole, or finds a chunk gone and starts again.
 
+use samite_client::Dataset;
 use samite_placement::hash;
 use samite_types::{Entropy, Error, ErrorKind, PartitionId, Result, SystemEntropy};
 use samite_wire::limits::{RECORD_LEN_MAX, VALUE_LEN_MAX};
 
-use crate::Dataset;
-
 /// Bytes of a manifest before its tags.
-pub(super) const HEAD_LEN: usize = 32;
+pub(crate) const HEAD_LEN: usize = 32;
 /// Longest manifest, in bytes.
-pub(super) const MANIFEST_LEN_MAX: usize =
+pub(crate) const MANIFEST_LEN_MAX: usize =
     HEAD_LEN + 8 * (VALUE_LEN_MAX as usize).div_ceil(CHUNK_LEN);
 /// Bytes of a chunk.
-pub(super) const CHUNK_LEN: usize = RECORD_LEN_MAX;
+pub(crate) const CHUNK_LEN: usize = RECORD_LEN_MAX;
 
 /// The first bytes of the keys of chunks.
-pub(super) const CHUNK_KIND: u8 = b'c';
-/// The first bytes of the keys of drafts; see `draft.rs`.
-pub(super) const DRAFT_KIND: u8 = b'W';
+pub(crate) const CHUNK_KIND: u8 = b'c';
+/// The first bytes of the keys of drafts; see [`samite_client::drafts`].
+pub(crate) const DRAFT_KIND: u8 = b'W';
 
 const FORMAT: u8 = 1;
 const CHUNK_KEY_LEN: usize = 1 + 16 + 4 + 8;
 
 /// Key of a chunk's record.
-pub(super) type ChunkKey = [u8; CHUNK_KEY_LEN];
+pub(crate) type ChunkKey = [u8; CHUNK_KEY_LEN];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ValueManifest {
-    pub(super) total_len: u64,
-    pub(super) id: [u8; 16],
-    pub(super) tags: Vec<u64>,
+pub(crate) struct ValueManifest {
+    pub(crate) total_len: u64,
+    pub(crate) id: [u8; 16],
+    pub(crate) tags: Vec<u64>,
 }
 
 impl ValueManifest {
     /// A manifest of no chunks under an id of its own.
-    pub(super) fn fresh() -> Self {
+    pub(crate) fn fresh() -> Self {
         let mut id = [0; 16];
         SystemEntropy.fill(&mut id);
         Self { total_len: 0, id, tags: Vec::new() }
     }
 
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut raw = vec![FORMAT, 0, 0, 0, 0, 0, 0, 0];
         raw.extend_from_slice(&self.total_len.to_le_bytes());
         raw.extend_from_slice(&self.id);
@@ -58,7 +57,7 @@ impl ValueManifest {
         raw
     }
 
-    pub(super) fn decode(raw: &[u8]) -> Result<Self> {
+    pub(crate) fn decode(raw: &[u8]) -> Result<Self> {
         let corrupt = || Error::new(ErrorKind::Corrupt, "the manifest of a large value is damaged");
         let (head, tags) = raw.split_at_checked(HEAD_LEN).ok_or_else(corrupt)?;
         let total_len = total_len_of(head).ok_or_else(corrupt)?;
@@ -74,7 +73,7 @@ impl ValueManifest {
     }
 
     /// Key of the record of chunk `index`.
-    pub(super) fn chunk_key(&self, index: usize) -> ChunkKey {
+    pub(crate) fn chunk_key(&self, index: usize) -> ChunkKey {
         let mut key = [0; CHUNK_KEY_LEN];
         key[0] = CHUNK_KIND;
         key[1..17].copy_from_slice(&self.id);
@@ -84,25 +83,25 @@ impl ValueManifest {
     }
 
     /// Partition of chunk `index`.
-    pub(super) fn chunk_partition(&self, dataset: &Dataset, index: usize) -> PartitionId {
+    pub(crate) fn chunk_partition(&self, dataset: &Dataset, index: usize) -> PartitionId {
         dataset.chunk_partition(hash(&self.id), index as u64)
     }
 
     /// Bytes of chunk `index` as far as they belong to the value.
-    pub(super) fn chunk_len(&self, index: usize) -> usize {
+    pub(crate) fn chunk_len(&self, index: usize) -> usize {
         let start = (index * CHUNK_LEN) as u64;
         self.total_len.saturating_sub(start).min(CHUNK_LEN as u64) as usize
     }
 
     /// Gives the chunk another tag: it will be another record.
-    pub(super) fn renew(&mut self, index: usize) {
+    pub(crate) fn renew(&mut self, index: usize) {
         // 0 is a hole.
         self.tags[index] = SystemEntropy.next_u64().max(1);
     }
 }
 
 /// The length of the value, from the first bytes of its manifest.
-pub(super) fn total_len_of(head: &[u8]) -> Option<u64> {
+pub(crate) fn total_len_of(head: &[u8]) -> Option<u64> {
     let raw = head.get(8..16)?.try_into().ok()?;
     (head[0] == FORMAT).then(|| u64::from_le_bytes(raw))
 }

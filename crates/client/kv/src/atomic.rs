@@ -1,13 +1,12 @@
 //! Several changes in one partition that take effect together or not at all.
 
+use samite_client::{ClientOperation, OwnedOutcome, OwnedResult, key_text};
 use samite_types::{Error, ErrorKind, Result, Version};
 use samite_wire::limits::{ACTIONS_MAX, RECORD_LEN_MAX};
 use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use super::key::KeyPlace;
-use super::{KvView, show};
-use crate::ClientOperation;
-use crate::outcome::{OwnedOutcome, OwnedResult};
+use crate::key::KeyPlace;
+use crate::view::KvView;
 
 /// Changes under way to be committed together, by one operation. Only small values (one record each) can take part.
 #[derive(Debug)]
@@ -27,7 +26,7 @@ enum AtomicStep<'a> {
 }
 
 impl<'a> AtomicChange<'a> {
-    pub(super) const fn new(kv: &'a KvView) -> Self {
+    pub(crate) const fn new(kv: &'a KvView) -> Self {
         Self { kv, steps: Vec::new() }
     }
 
@@ -81,7 +80,7 @@ impl<'a> AtomicChange<'a> {
             .find(|(_, place)| place.partition != partition)
             .map(|(step, _)| step)
         {
-            let cause = format!("{} is in another partition: use keys of one group", show(key));
+            let cause = format!("{} is in another partition: use keys of one group", key_text(key));
             return Err(Error::new(ErrorKind::Invalid, cause));
         }
         let mut operation = Operation::new(partition, []);

@@ -1,14 +1,14 @@
 //! Operations on any keys that travel together: one request per node.
 
+use samite_client::{
+    ClientOperation, FinishStep, OwnedOutcome, OwnedResult, PendingOperations, key_text,
+};
 use samite_types::{Error, ErrorKind, Result, Version};
 use samite_wire::limits::RECORD_LEN_MAX;
 use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use super::key::KeyPlace;
-use super::{KvView, VersionedValue, check_value_len};
-use crate::outcome::{OwnedOutcome, OwnedResult};
-use crate::pending::FinishStep;
-use crate::{ClientOperation, PendingOperations};
+use crate::key::KeyPlace;
+use crate::view::{KvView, VersionedValue, check_value_len};
 
 /// Operations on any keys. Those on one key happen in the order given, as long as all of its values are small; each by itself
 /// is atomic, the batch is not.
@@ -20,7 +20,7 @@ pub struct KvBatch<'a> {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum BatchItem<'a> {
+pub(crate) enum BatchItem<'a> {
     Get(&'a [u8]),
     Put(&'a [u8], &'a [u8]),
     Delete(&'a [u8]),
@@ -28,7 +28,7 @@ pub(super) enum BatchItem<'a> {
 
 /// The kind of an item.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum BatchItemKind {
+pub(crate) enum BatchItemKind {
     Get,
     Put,
     Delete,
@@ -49,7 +49,7 @@ pub enum BatchOutcome {
 pub type BatchOutcomes = Vec<Result<BatchOutcome>>;
 
 impl<'a> KvBatch<'a> {
-    pub(super) const fn new(kv: &'a KvView) -> Self {
+    pub(crate) const fn new(kv: &'a KvView) -> Self {
         Self { kv, items: Vec::new() }
     }
 
@@ -86,7 +86,7 @@ impl<'a> KvBatch<'a> {
     /// Carries all out.
     ///
     /// # Errors
-    /// As [`crate::Dataset::execute`], or a key or value over its limit: then nothing was sent. An
+    /// As [`samite_client::Dataset::execute`], or a key or value over its limit: then nothing was sent. An
     /// error of one operation only is in its outcome.
     pub fn execute(&self) -> Result<BatchOutcomes> {
         let places = self.places()?;
@@ -108,7 +108,7 @@ impl<'a> KvBatch<'a> {
     /// Sends all without waiting. Values of more than one record cannot be in it.
     ///
     /// # Errors
-    /// As [`Self::execute`] and [`crate::Dataset::submit`].
+    /// As [`Self::execute`] and [`samite_client::Dataset::submit`].
     pub fn submit(&self) -> Result<PendingOperations<BatchOutcomes>> {
         let places = self.places()?;
         let (indices, operations) = self.operations(&places);
@@ -118,8 +118,7 @@ impl<'a> KvBatch<'a> {
         }
         let kv = self.kv.clone();
         let items: Vec<OwnedItem> = self.items.iter().map(|item| item.own()).collect();
-        let deadline = kv.dataset.client().deadline();
-        PendingOperations::send_then(&self.kv.dataset, &operations, deadline, move |outcomes| {
+        self.kv.dataset.submit_then(&operations, move |outcomes| {
             let needs_more = outcomes.iter().any(meets_manifest);
             let finish = move || {
                 let pairs = items.iter().zip(outcomes);
@@ -160,13 +159,13 @@ impl<'a> KvBatch<'a> {
 }
 
 impl<'a> BatchItem<'a> {
-    pub(super) const fn key(self) -> &'a [u8] {
+    pub(crate) const fn key(self) -> &'a [u8] {
         match self {
             Self::Get(key) | Self::Put(key, _) | Self::Delete(key) => key,
         }
     }
 
-    pub(super) const fn kind(self) -> BatchItemKind {
+    pub(crate) const fn kind(self) -> BatchItemKind {
         match self {
             Self::Get(_) => BatchItemKind::Get,
             Self::Put(..) => BatchItemKind::Put,
@@ -217,7 +216,7 @@ impl OwnedItem {
 }
 
 /// Whether an operation failed because its key has a manifest.
-pub(super) fn meets_manifest(outcome: &OwnedOutcome) -> bool {
+pub(crate) fn meets_manifest(outcome: &OwnedOutcome) -> bool {
     outcome
         .failure()
         .is_some_and(|failure| failure.kind == ErrorKind::Conflict && failure.index == 0)
@@ -232,7 +231,7 @@ impl KvView {
     ) -> Result<BatchOutcome> {
         match outcome.filter(|outcome| !meets_manifest(outcome)) {
             Some(outcome) => item.kind().outcome(outcome).map_err(|error| {
-                error.context(format_args!("{} {}", item.kind().name(), super::show(item.key())))
+                error.context(format_args!("{} {}", item.kind().name(), key_text(item.key())))
             }),
             None => match item {
                 BatchItem::Get(key) => self.get(key).map(BatchOutcome::Got),
@@ -253,7 +252,7 @@ impl BatchItemKind {
     }
 
     /// The result of an operation of this kind, from its outcome.
-    pub(super) fn outcome(self, outcome: OwnedOutcome) -> Result<BatchOutcome> {
+    pub(crate) fn outcome(self, outcome: OwnedOutcome) -> Result<BatchOutcome> {
         let mut results = match outcome {
             OwnedOutcome::Done(results) => results,
             OwnedOutcome::Failed(failure)

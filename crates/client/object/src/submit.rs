@@ -1,22 +1,20 @@
 //! Reading and writing without waiting.
 
+use samite_client::{FinishStep, PendingOperations};
 use samite_types::Result;
 
-use super::OpenObject;
-use crate::PendingOperations;
-use crate::pending::FinishStep;
+use crate::open_object::{ObjectPart, OpenObject};
 
 impl OpenObject {
     /// Reads `len` bytes from `offset` on, without waiting; fewer come only at the end of the object.
     ///
     /// # Errors
-    /// As [`Self::read_at`] and [`crate::Dataset::submit`].
+    /// As [`Self::read_at`] and [`samite_client::Dataset::submit`].
     pub fn submit_read_at(&self, len: usize, offset: u64) -> Result<PendingOperations<Vec<u8>>> {
         let parts = self.parts(offset, len)?;
-        let operations: Vec<_> = parts.iter().map(super::io::ObjectPart::read).collect();
+        let operations: Vec<_> = parts.iter().map(ObjectPart::read).collect();
         let object = self.clone();
-        let deadline = self.dataset().client().deadline();
-        PendingOperations::send_then(self.dataset(), &operations, deadline, move |outcomes| {
+        self.dataset().submit_then(&operations, move |outcomes| {
             let mut bytes = Vec::new();
             for outcome in outcomes {
                 match object.got(outcome) {
@@ -43,19 +41,16 @@ impl OpenObject {
     /// Writes all of `data` at `offset`, without waiting.
     ///
     /// # Errors
-    /// As [`Self::write_at`] and [`crate::Dataset::submit`].
+    /// As [`Self::write_at`] and [`samite_client::Dataset::submit`].
     pub fn submit_write_at(&self, data: &[u8], offset: u64) -> Result<PendingOperations<()>> {
         let parts = self.parts(offset, data.len())?;
         let end = offset + data.len() as u64;
         let grows = self.grows(data.len(), end);
         let operations = self.write_operations(&parts, data, end, grows);
         let object = self.clone();
-        let deadline = self.dataset().client().deadline();
-        PendingOperations::send_then(self.dataset(), &operations, deadline, move |outcomes| {
-            match object.written(outcomes) {
-                Ok(()) if grows => FinishStep::Follow(Box::new(move || object.raise_len(end))),
-                result => FinishStep::Ready(result),
-            }
+        self.dataset().submit_then(&operations, move |outcomes| match object.written(outcomes) {
+            Ok(()) if grows => FinishStep::Follow(Box::new(move || object.raise_len(end))),
+            result => FinishStep::Ready(result),
         })
     }
 }

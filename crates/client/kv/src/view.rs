@@ -1,38 +1,17 @@
-//! The key-value view: values of 0 bytes to 1 GiB under keys of 1 byte to 4 KiB.
-//!
-//! A value that fits one record ([`RECORD_LEN_MAX`]) is one, and every operation on it is one operation on one
-//! partition. A larger one lies in chunks behind a manifest; it is read and replaced as a whole all the same. Which of the two a
-//! key has is found out by the operation itself (a guard that there is no manifest), so small values never pay for it.
-//!
-//! Calls block; those called `submit_…` return a [`Pending`](crate::PendingOperations), which is a future and can be waited for.
-//! All are carried out by the client's default deadline.
+//! Single keys, and listings.
 
-mod atomic;
-mod batch;
-mod commit;
-mod key;
-mod large;
-mod manifest;
-mod submit;
-
+use samite_client::drafts::{DraftKinds, DraftLinks, NameDrafts};
+use samite_client::listing::{RecordStream, list_sorted};
+use samite_client::{ClientOperation, Dataset, OwnedFailure, OwnedOutcome, OwnedResult, key_text};
 use samite_types::{Error, ErrorKind, Result, Version};
 use samite_wire::limits::{RECORD_LEN_MAX, VALUE_LEN_MAX};
 use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use crate::draft::{DraftLinks, NameDrafts};
-use crate::listing::{RecordStream, list_sorted};
-use crate::outcome::{OwnedFailure, OwnedOutcome, OwnedResult};
-use crate::{ClientOperation, Dataset};
-
-pub use atomic::AtomicChange;
-pub use batch::{BatchOutcome, KvBatch};
-pub use key::GROUP_LEN_MAX;
-
-pub(crate) use key::show;
-
-use commit::{ExpectedValue, NewValue};
-use key::{KeyPlace, KeyScope};
-use manifest::{CHUNK_KIND, DRAFT_KIND, HEAD_LEN, MANIFEST_LEN_MAX, total_len_of};
+use crate::atomic::AtomicChange;
+use crate::batch::KvBatch;
+use crate::commit::{ExpectedValue, NewValue};
+use crate::key::{KeyPlace, KeyScope};
+use crate::manifest::{CHUNK_KIND, DRAFT_KIND, HEAD_LEN, MANIFEST_LEN_MAX, total_len_of};
 
 /// A value with its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,13 +45,13 @@ pub struct KeyPage {
 /// Keys and values in a dataset. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct KvView {
-    dataset: Dataset,
+    pub(crate) dataset: Dataset,
     scope: KeyScope,
     locks: DraftLinks,
 }
 
 /// The result of one try at a small value.
-enum SmallTry {
+pub(crate) enum SmallTry {
     Done(OwnedResult),
     Failed(OwnedFailure),
     /// The key has a manifest: its version and bytes, as far as they were revealed.
@@ -95,7 +74,7 @@ impl KvView {
     /// The group `place`: a space of keys of its own, all in one partition, so that [`Self::atomic`] can change several together.
     ///
     /// # Errors
-    /// `TooLarge`: `place` has more than [`GROUP_LEN_MAX`] bytes.
+    /// `TooLarge`: `place` has more than [`GROUP_LEN_MAX`](crate::GROUP_LEN_MAX) bytes.
     pub fn group(&self, place: &[u8]) -> Result<Self> {
         let scope = KeyScope::group(&self.dataset, place)?;
         Ok(Self { dataset: self.dataset.clone(), scope, locks: self.locks.clone() })
@@ -111,13 +90,13 @@ impl KvView {
         KvBatch::new(self)
     }
 
-    fn place(&self, key: &[u8]) -> Result<KeyPlace> {
+    pub(crate) fn place(&self, key: &[u8]) -> Result<KeyPlace> {
         self.scope.place(&self.dataset, key)
     }
 
-    fn drafts(&self, place: &KeyPlace) -> NameDrafts {
-        let kinds = (DRAFT_KIND, CHUNK_KIND);
-        NameDrafts::new((&self.dataset, &self.locks), place.partition, kinds, &place.value)
+    pub(crate) fn drafts(&self, place: &KeyPlace) -> NameDrafts {
+        let kinds = DraftKinds { draft: DRAFT_KIND, chunk: CHUNK_KIND };
+        NameDrafts::new(&self.dataset, &self.locks, place.partition, kinds, &place.value)
     }
 
     /// Removes the rest of large values of `key` whose clients died before they were in place.
@@ -130,7 +109,7 @@ impl KvView {
     }
 
     /// Tries `action` on the key's value, under the guard that there is no manifest, and `guard` after it.
-    fn try_small(
+    pub(crate) fn try_small(
         &self,
         place: &KeyPlace,
         guard: Option<Guard<'_>>,
@@ -165,7 +144,9 @@ impl KvView {
             }
             SmallTry::Done(_) => Err(ErrorKind::Corrupt.into()),
             SmallTry::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(None),
-            SmallTry::Failed(failure) => Err(failure.into_error(format_args!("get {}", show(key)))),
+            SmallTry::Failed(failure) => {
+                Err(failure.into_error(format_args!("get {}", key_text(key))))
+            }
             SmallTry::Large(version, manifest) => self.get_large(key, version, manifest),
         }
     }
@@ -184,7 +165,7 @@ impl KvView {
             }
             SmallTry::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(None),
             SmallTry::Failed(failure) => {
-                Err(failure.into_error(format_args!("stat {}", show(key))))
+                Err(failure.into_error(format_args!("stat {}", key_text(key))))
             }
             SmallTry::Large(version, manifest) => {
                 Ok(Some((total_len_of(&manifest).ok_or(ErrorKind::Corrupt)?, version)))
@@ -224,7 +205,7 @@ impl KvView {
         } else {
             self.put_large(&place, value, expect)
         }
-        .map_err(|error| error.context(format_args!("put {}", show(key))))
+        .map_err(|error| error.context(format_args!("put {}", key_text(key))))
     }
 
     /// Removes `key`; whether it was there.
@@ -236,7 +217,7 @@ impl KvView {
         match self.try_small(&place, None, Action::Delete { key: &place.value }, None)? {
             SmallTry::Done(result) => result.existed(),
             SmallTry::Failed(failure) => {
-                Err(failure.into_error(format_args!("delete {}", show(key))))
+                Err(failure.into_error(format_args!("delete {}", key_text(key))))
             }
             SmallTry::Large(..) => self.delete_large(key),
         }
@@ -256,13 +237,13 @@ impl KvView {
             match self.try_small(&place, None, action, None)? {
                 SmallTry::Done(result) => return Ok(u64::from(result.written()?.1)),
                 SmallTry::Failed(failure) if failure.kind != ErrorKind::TooLarge => {
-                    return Err(failure.into_error(format_args!("append to {}", show(key))));
+                    return Err(failure.into_error(format_args!("append to {}", key_text(key))));
                 }
                 SmallTry::Failed(_) | SmallTry::Large(..) => {}
             }
         }
         self.splice(key, None, bytes)
-            .map_err(|error| error.context(format_args!("append to {}", show(key))))
+            .map_err(|error| error.context(format_args!("append to {}", key_text(key))))
     }
 
     /// Writes at `offset` (a gap becomes zeros, absent counts as empty); the length after.
@@ -280,13 +261,13 @@ impl KvView {
             match self.try_small(&place, None, action, None)? {
                 SmallTry::Done(result) => return Ok(u64::from(result.written()?.1)),
                 SmallTry::Failed(failure) => {
-                    return Err(failure.into_error(format_args!("write to {}", show(key))));
+                    return Err(failure.into_error(format_args!("write to {}", key_text(key))));
                 }
                 SmallTry::Large(..) => {}
             }
         }
         self.splice(key, Some(offset), bytes)
-            .map_err(|error| error.context(format_args!("write to {}", show(key))))
+            .map_err(|error| error.context(format_args!("write to {}", key_text(key))))
     }
 
     /// Reads from `offset` into `dest`; how many bytes there were (fewer only at the end), or `None` without a value.
@@ -303,7 +284,7 @@ impl KvView {
             SmallTry::Done(result) => Ok(Some(result.value()?.2)),
             SmallTry::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(None),
             SmallTry::Failed(failure) => {
-                Err(failure.into_error(format_args!("read {}", show(key))))
+                Err(failure.into_error(format_args!("read {}", key_text(key))))
             }
             SmallTry::Large(_, manifest) => self.read_large(key, manifest, offset, dest),
         }
@@ -339,13 +320,13 @@ impl KvView {
 }
 
 /// An operation on a small value: fails with the manifest if there is one.
-fn small<'a>(place: &'a KeyPlace, action: Action<'a>) -> Operation<'a> {
+pub(crate) fn small<'a>(place: &'a KeyPlace, action: Action<'a>) -> Operation<'a> {
     Operation::new(place.partition, [action])
         .guard(Guard::Absent(&place.manifest))
         .reveal(MANIFEST_LEN_MAX as u32)
 }
 
-fn check_value_len(len: u64) -> Result<()> {
+pub(crate) fn check_value_len(len: u64) -> Result<()> {
     if len <= VALUE_LEN_MAX {
         return Ok(());
     }
