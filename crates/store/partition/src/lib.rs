@@ -16,7 +16,6 @@
 
 pub mod durable;
 pub mod limits;
-pub mod locks;
 
 pub mod mirror;
 

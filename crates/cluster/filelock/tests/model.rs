@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use samite_partition::locks::{LockClaim, LockFile, LockTable, LockVerdict, WaitId};
+use samite_filelock::{LockClaim, LockFile, LockTable, LockVerdict, WaitId};
 use samite_types::{ClientId, DatasetId, PartitionId};
 use samite_wire::lock::{
     LOCK_LAST, LockFound, LockHolder, LockMode, LockOwner, LockRange, LockSpace,

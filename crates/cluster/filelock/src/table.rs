@@ -1,4 +1,4 @@
-//! File locks of one node: byte ranges, whole files, and the requests that wait for them. Pure.
+//! File locks of one node: byte ranges, whole files, and the requests that wait for them.
 //!
 //! A range that an owner takes replaces its earlier locks there: ranges split, change their mode
 //! and merge as POSIX says. Waits are granted in the order in which they began, as far as no lock
@@ -8,6 +8,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use samite_types::{ClientId, DatasetId, PartitionId};
 use samite_wire::lock::{LockFound, LockHolder, LockMode, LockOwner, LockRange, LockSpace};
+
+use crate::circle::CircleSearch;
 
 /// Most locks and waits on one file.
 const PER_FILE_MAX: usize = 1 << 14;
@@ -407,14 +409,11 @@ impl LockTable {
     /// Whether one of the owners in the way waits, through others perhaps, for the one that asks.
     fn would_circle(&self, file: LockFile, wish: &LockClaim) -> bool {
         let Some(locks) = self.files.get(&file) else { return false };
-        let mut next: Vec<LockOwner> = locks.in_the_way(wish).map(|held| held.owner).collect();
-        let mut seen = HashSet::new();
-        while let Some(owner) = next.pop() {
-            if owner == wish.owner {
+        let first = locks.in_the_way(wish).map(|held| held.owner).collect();
+        let mut search = CircleSearch::new(wish.owner, SEARCH_MAX, first);
+        while let Some(owner) = search.next_owner() {
+            if search.waits_for(self.waits_for(owner)) {
                 return true;
-            }
-            if seen.len() < SEARCH_MAX && seen.insert(owner) {
-                next.extend(self.waits_for(owner));
             }
         }
         false
