@@ -10,11 +10,12 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use samite_client::runtime::{ClusterDir, ClusterSetup, EtcdEntry};
-use samite_types::{Entropy, SystemEntropy};
+use samite_types::{Entropy, Error, ErrorKind, Result, SystemEntropy};
 use serde::{Deserialize, Serialize};
 
-use super::launch;
-use crate::failure::{CommandFailure, ExitCode, IoContext};
+use crate::directories::private_dir;
+use crate::etcd_members;
+use crate::io_context::{SystemContext as _, failed};
 
 /// Where its coordinators keep their state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,7 +80,7 @@ impl ClusterRecord {
         durable: &Path,
         cluster: &str,
         keeper: Option<CoordinatorLocation>,
-    ) -> Result<Option<Self>, CommandFailure> {
+    ) -> Result<Option<Self>> {
         let path = path_in(durable);
         let bytes = match std::fs::read(&path) {
             Err(error) if error.kind() == IoKind::NotFound => return Ok(None),
@@ -90,14 +91,13 @@ impl ClusterRecord {
         let own = rustix::process::geteuid().as_raw();
         if found.uid() != own || found.mode() & 0o077 != 0 || !found.is_file() {
             let words = format!("{}: holds a key, and is not this user's alone", path.display());
-            return Err(CommandFailure::failed(words));
+            return Err(failed(words));
         }
-        let kept: Self = serde_json::from_slice(&bytes).map_err(|error| {
-            CommandFailure::failed(format!("{}: {error}; nothing was started", path.display()))
-        })?;
+        let kept: Self = serde_json::from_slice(&bytes)
+            .map_err(|error| failed(format!("{}: {error}; nothing was started", path.display())))?;
         let other = |words: String| {
             let words = format!("--durable {}: {words}; nothing was started", durable.display());
-            Err(CommandFailure::new(ExitCode::Conflict, words))
+            Err(Error::new(ErrorKind::Conflict, words))
         };
         if kept.cluster != cluster {
             return other(format!("holds cluster {0}: add --name {0}", kept.cluster));
@@ -117,7 +117,7 @@ impl ClusterRecord {
     }
 
     /// Writes it to `durable`, safe whenever the machine dies.
-    pub fn write(&self, durable: &Path) -> Result<(), CommandFailure> {
+    pub fn write(&self, durable: &Path) -> Result<()> {
         let path = path_in(durable);
         let fresh = path.with_extension("json.new");
         let write = || -> std::io::Result<()> {
@@ -138,14 +138,9 @@ impl ClusterRecord {
     }
 
     /// The members of an etcd that is started along, with their data in `durable`: in the cluster's directory are ways there.
-    pub fn etcd(
-        &mut self,
-        durable: &Path,
-        dir: &ClusterDir,
-        count: usize,
-    ) -> Result<(), CommandFailure> {
+    pub fn etcd(&mut self, durable: &Path, dir: &ClusterDir, count: usize) -> Result<()> {
         if self.etcd_members.is_empty() {
-            self.etcd_members = launch::plan_etcd(dir, count)?;
+            self.etcd_members = etcd_members::plan(dir, count)?;
         } else {
             check_ports(&self.etcd_members)?;
         }
@@ -156,9 +151,9 @@ impl ClusterRecord {
                     "{}: the data of this member of etcd are gone, and with them perhaps the cluster map; restore them, nothing was started",
                     data.display()
                 );
-                return Err(CommandFailure::new(ExitCode::NotFound, words));
+                return Err(Error::new(ErrorKind::NotFound, words));
             }
-            launch::private_dir(&data)?;
+            private_dir(&data)?;
             let way = dir.path().join(&member.name);
             symlink(&data, &way).doing(format_args!("make {}", way.display()))?;
         }
@@ -167,11 +162,11 @@ impl ClusterRecord {
 }
 
 /// Whether the ports that the members know each other by are free.
-fn check_ports(members: &[EtcdEntry]) -> Result<(), CommandFailure> {
+fn check_ports(members: &[EtcdEntry]) -> Result<()> {
     for port in members.iter().flat_map(|member| [member.client_port, member.peer_port]) {
         if let Err(error) = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, port)) {
             let words = format!("etcd needs port {port} again: {error}; nothing was started");
-            return Err(CommandFailure::new(ExitCode::Conflict, words));
+            return Err(Error::new(ErrorKind::Conflict, words));
         }
     }
     Ok(())

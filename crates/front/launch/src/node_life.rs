@@ -13,7 +13,7 @@ use samite_client::runtime::{ClusterDir, NodeEntry};
 use samite_types::NodeId;
 use serde::{Deserialize, Serialize};
 
-use super::process::{self, NodeProcess};
+use crate::process::{self, NodeProcess};
 
 /// Messages of the kernel's log that are looked at, at most.
 const MESSAGES_MAX: usize = 100_000;

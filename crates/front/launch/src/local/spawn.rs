@@ -2,17 +2,18 @@
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use samite_client::runtime::{ClusterDir, ClusterSetup, EtcdEntry, VoterEntry};
 use samite_node::etcd::{ETCD_PROGRAM, LocalMember};
-use samite_types::{NodeId, Redundancy};
+use samite_types::{Error, NodeId, Redundancy, Result};
 
-use super::process;
-use crate::failure::{CommandFailure, IoContext};
+use crate::etcd_members::member;
+use crate::io_context::SystemContext as _;
+use crate::node_command::node_arguments;
+use crate::process;
 
 /// The variables that glibc's `malloc` reads; another libc pays no heed.
 const MALLOC_VARIABLE: &str = "GLIBC_TUNABLES";
@@ -23,58 +24,11 @@ const MALLOC_VARIABLE: &str = "GLIBC_TUNABLES";
 const MALLOC_SETTINGS: &str = "glibc.malloc.hugetlb=1:glibc.malloc.trim_threshold=67108864:\
     glibc.malloc.top_pad=4194304:glibc.malloc.mmap_threshold=4194304";
 
-/// Memory of a process without records, in bytes.
-const VOTER_MEMORY: u64 = 16 << 20;
-
 /// Starts a node of a cluster that was set up so, or the process with its third voter.
-pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Child, CommandFailure> {
+pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Child> {
     let program = std::env::current_exe().doing("find the samite binary")?;
     let mut command = Command::new(&program);
-    // `--dir` first: that is how `down` knows a node whose pid was never written down.
-    command.arg("node").arg("--dir").arg(dir.path());
-    let mut pair = |option: &str, value: String| {
-        command.args([option, &value]);
-    };
-    pair("--node", node.get().to_string());
-    pair("--nodes", setup.founders.to_string());
-    let is_node = node != NodeId::THIRD_VOTER;
-    let (memory, shards) =
-        if is_node { (setup.memory_bytes, setup.shards) } else { (VOTER_MEMORY, 1) };
-    pair("--memory", memory.to_string());
-    pair("--shards", shards.to_string());
-    pair("--coordinators", setup.coordinators.to_string());
-    if let Some(partitions) = setup.partitions {
-        pair("--partitions", partitions.to_string());
-    }
-    if !setup.etcd.is_empty() {
-        pair("--etcd", setup.etcd.join(","));
-    }
-    if setup.tcp {
-        pair("--tcp", "127.0.0.1:0".to_owned());
-    }
-    if let Some(micros) = setup.scrub_interval_us {
-        pair("--scrub-interval", format!("{micros}us"));
-    }
-    if let Some(files) = &setup.etcd_tls {
-        command.arg("--etcd-ca").arg(&files.authorities);
-        if let Some((certificate, key)) = &files.own {
-            command.arg("--etcd-cert").arg(certificate).arg("--etcd-key").arg(key);
-        }
-    }
-    if let Some((certificate, key)) = &setup.tls_files {
-        command.arg("--tls-cert").arg(certificate).arg("--tls-key").arg(key);
-    } else if setup.tls {
-        command.arg("--tls");
-    }
-    if setup.third_voter.is_some() {
-        command.arg("--third-voter");
-    }
-    if setup.is_founded {
-        command.arg("--founded");
-    }
-    if let Some(durable) = &setup.durable {
-        command.arg("--durable").arg(super::aside::node_dir(durable, node));
-    }
+    command.args(node_arguments(dir, setup, node));
     command.env_remove("LD_PRELOAD");
     if std::env::var_os(MALLOC_VARIABLE).is_none() {
         command.env(MALLOC_VARIABLE, MALLOC_SETTINGS);
@@ -85,10 +39,7 @@ pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Chil
 }
 
 /// Starts the process with the third voter.
-pub fn third_voter(
-    dir: &ClusterDir,
-    setup: &ClusterSetup,
-) -> Result<(Child, VoterEntry), CommandFailure> {
+pub fn third_voter(dir: &ClusterDir, setup: &ClusterSetup) -> Result<(Child, VoterEntry)> {
     let child = node(dir, setup, NodeId::THIRD_VOTER)?;
     let pid = child.id();
     let start_ticks = process::start_ticks(pid).unwrap_or_default();
@@ -107,52 +58,15 @@ pub fn last_words(log: &Path) -> Option<String> {
     text.lines().rev().find_map(|line| line.strip_prefix("samite: ")).map(str::to_owned)
 }
 
-/// Makes a directory for this user alone, with those above it, unless it is there.
-pub fn private_dir(path: &Path) -> Result<(), CommandFailure> {
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.doing(format_args!("make {}", path.display()))
-}
-
-/// Plans an etcd cluster of `count` members for the cluster at `dir`.
-pub fn plan_etcd(dir: &ClusterDir, count: usize) -> Result<Vec<EtcdEntry>, CommandFailure> {
-    let members = LocalMember::plan(dir.path(), count)?;
-    let entry = |member: LocalMember| EtcdEntry {
-        name: member.name,
-        pid: 0,
-        start_ticks: 0,
-        client_port: member.client_port,
-        peer_port: member.peer_port,
-    };
-    Ok(members.into_iter().map(entry).collect())
-}
-
-fn member(dir: &ClusterDir, entry: &EtcdEntry) -> LocalMember {
-    LocalMember {
-        name: entry.name.clone(),
-        dir: dir.path().join(&entry.name),
-        client_port: entry.client_port,
-        peer_port: entry.peer_port,
-    }
-}
-
-/// The address of a member of a local etcd cluster for clients.
-pub fn etcd_url(dir: &ClusterDir, entry: &EtcdEntry) -> String {
-    member(dir, entry).client_url()
-}
-
 /// Starts the member `entry` of the etcd cluster `all`.
-pub fn etcd(
-    dir: &ClusterDir,
-    entry: &EtcdEntry,
-    all: &[EtcdEntry],
-) -> Result<Child, CommandFailure> {
+pub fn etcd(dir: &ClusterDir, entry: &EtcdEntry, all: &[EtcdEntry]) -> Result<Child> {
     let all: Vec<LocalMember> = all.iter().map(|entry| member(dir, entry)).collect();
     let mut command = Command::new(ETCD_PROGRAM);
     command.args(member(dir, entry).args(&all));
     let log = dir.path().join(format!("{}.log", entry.name));
     spawn(command, LaunchSession::Own, &log, ETCD_PROGRAM).map_err(|failure| {
         let hint = "; Debian has it in the package etcd-server";
-        CommandFailure::new(failure.code, format!("{}{hint}", failure.message))
+        Error::new(failure.kind(), format!("{}{hint}", failure.message()))
     })
 }
 
@@ -170,7 +84,7 @@ fn spawn(
     session: LaunchSession,
     log_path: &Path,
     what: &str,
-) -> Result<Child, CommandFailure> {
+) -> Result<Child> {
     // To be appended to, for a node writes its log through a descriptor of its own.
     let log = File::options().append(true).create(true).open(log_path);
     let log = log.doing(format_args!("create {}", log_path.display()))?;

@@ -8,8 +8,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::failure::CommandFailure;
-use crate::output::human_bytes;
+use samite_types::{Error, ErrorKind, Result, human_bytes};
 
 /// Memory of a node when nothing is said.
 const DEFAULT: u64 = 1 << 30;
@@ -109,11 +108,10 @@ impl fmt::Display for MemoryRoom {
 
 /// Memory of each of `nodes` nodes that are started together: the amount `asked` for, or one that
 /// suits `room`.
-pub fn of_node(
-    asked: Option<u64>,
-    nodes: u64,
-    room: Option<&MemoryRoom>,
-) -> Result<u64, CommandFailure> {
+///
+/// # Errors
+/// `Invalid`: it is too little, or more than there is.
+pub fn of_node(asked: Option<u64>, nodes: u64, room: Option<&MemoryRoom>) -> Result<u64> {
     let memory = match (asked, room) {
         (Some(memory), _) => memory,
         (None, Some(room)) => DEFAULT.min(room.for_each(nodes) / 2),
@@ -121,7 +119,7 @@ pub fn of_node(
     };
     if memory < MIN {
         let short = room.filter(|_| asked.is_none()).map(|room| format!(" (half of {room})"));
-        return Err(CommandFailure::usage(format!(
+        return Err(unsuitable(format!(
             "--memory: {} for a node is too little{}; give at least {}",
             human_bytes(memory),
             short.unwrap_or_default(),
@@ -129,7 +127,7 @@ pub fn of_node(
         )));
     }
     match room {
-        Some(room) if memory > room.for_each(nodes) => Err(CommandFailure::usage(format!(
+        Some(room) if memory > room.for_each(nodes) => Err(unsuitable(format!(
             "--memory: {nodes} node{} of {}{} more than {room}",
             if nodes == 1 { "" } else { "s" },
             human_bytes(memory),
@@ -141,6 +139,10 @@ pub fn of_node(
         ))),
         _ => Ok(memory),
     }
+}
+
+fn unsuitable(message: String) -> Error {
+    Error::new(ErrorKind::Invalid, message)
 }
 
 /// Bytes that new processes can use without swapping.
@@ -319,7 +321,8 @@ mod tests {
         let file = PathBuf::from("/sys/fs/cgroup/job/memory.max");
         let group = Some(ControlGroup { file, limit: 512 * MIB, used: 32 * MIB });
         let room = MemoryRoom { bytes: 480 * MIB, group };
-        let of = |asked, nodes| of_node(asked, nodes, Some(&room)).map_err(|e| e.message);
+        let of =
+            |asked, nodes| of_node(asked, nodes, Some(&room)).map_err(|e| e.message().to_owned());
         assert_eq!(of(None, 1), Ok(224 * MIB));
         assert_eq!(of(None, 4), Ok(56 * MIB));
         assert_eq!(of(Some(112 * MIB), 4), Ok(112 * MIB));
@@ -332,7 +335,7 @@ mod tests {
         assert!(refused.contains("too little") && refused.contains("memory.max"), "{refused}");
         let room = MemoryRoom { bytes: 100 * MIB, group: None };
         assert_eq!(of_node(None, 1, Some(&room)).unwrap(), 50 * MIB);
-        let refused = of_node(Some(101 * MIB), 1, Some(&room)).unwrap_err().message;
+        let refused = of_node(Some(101 * MIB), 1, Some(&room)).unwrap_err().message().to_owned();
         assert!(refused.contains("1 node of 101.0 MiB is more than the 100.0 MiB"), "{refused}");
         assert_eq!(of_node(None, 9, None).unwrap(), DEFAULT);
     }

@@ -1,13 +1,8 @@
-//! The work of `up` and `down` on the processes and files of a local cluster.
+//! A cluster whose nodes are processes of this host: its start, its processes, its directory.
 
-pub mod aside;
-pub mod cluster_record;
-pub mod launch;
-pub mod memory;
-pub mod mounts;
-pub mod node_life;
-pub mod process;
-pub mod tls;
+mod claim;
+pub mod spawn;
+mod starting;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -18,10 +13,14 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use samite_client::runtime::{ClusterDir, ENV_RUNTIME_DIR};
-use samite_types::NodeId;
+use samite_types::{NodeId, Result};
 
-use crate::failure::{CommandFailure, IoContext};
-use process::NodeProcess;
+use crate::io_context::{SystemContext as _, failed};
+use crate::mounts;
+use crate::process::{self, NodeProcess};
+
+pub use claim::claim;
+pub use starting::{CoordinatorChoice, LocalPlan, StartingCluster};
 
 /// How long a node may take over an orderly stop before it is told again, and at last killed.
 const STOP_STEP: Duration = Duration::from_secs(5);
@@ -38,7 +37,7 @@ pub struct ClusterLock(#[expect(dead_code, reason = "held for its lock")] OwnedF
 /// Locks the cluster's directory, waiting for another `up` or `down` for at most `timeout`.
 ///
 /// `None` when there is no such directory.
-pub fn lock(dir: &ClusterDir, timeout: Duration) -> Result<Option<ClusterLock>, CommandFailure> {
+pub fn lock(dir: &ClusterDir, timeout: Duration) -> Result<Option<ClusterLock>> {
     let until = Instant::now() + timeout;
     let path = dir.path();
     loop {
@@ -55,7 +54,7 @@ pub fn lock(dir: &ClusterDir, timeout: Duration) -> Result<Option<ClusterLock>, 
                 std::thread::sleep(Duration::from_millis(20));
             }
             Err(Errno::WOULDBLOCK | Errno::INTR) => {
-                return Err(CommandFailure::failed(format!(
+                return Err(failed(format!(
                     "cluster {}: another `samite up` or `samite down` is working on it",
                     dir.name()
                 )));
@@ -113,7 +112,7 @@ pub fn wait_all(processes: &[NodeProcess], timeout: Duration) -> bool {
 }
 
 /// Ends processes: in order if they listen (SIGTERM), at once if they do not (SIGKILL).
-pub fn stop_all(processes: &[NodeProcess]) -> Result<(), CommandFailure> {
+pub fn stop_all(processes: &[NodeProcess]) -> Result<()> {
     for signal in [Signal::TERM, Signal::KILL] {
         for process in processes.iter().filter(|process| process.is_alive()) {
             process.signal(signal);
@@ -132,16 +131,13 @@ pub fn stop_all(processes: &[NodeProcess]) -> Result<(), CommandFailure> {
     if left.is_empty() {
         return Ok(());
     }
-    Err(CommandFailure::failed(format!(
-        "processes {} do not end, not even by SIGKILL",
-        left.join(", ")
-    )))
+    Err(failed(format!("processes {} do not end, not even by SIGKILL", left.join(", "))))
 }
 
 /// Removes the cluster's files and its directory, and the runtime directory when that was the last one and nobody has named it.
 ///
 /// Only files that Samite makes are removed: a directory that was named by mistake loses nothing.
-pub fn sweep(dir: &ClusterDir) -> Result<(), CommandFailure> {
+pub fn sweep(dir: &ClusterDir) -> Result<()> {
     let path = dir.path();
     let entries = match std::fs::read_dir(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -164,7 +160,7 @@ pub fn sweep(dir: &ClusterDir) -> Result<(), CommandFailure> {
         }
     }
     if !strange.is_empty() {
-        return Err(CommandFailure::failed(format!(
+        return Err(failed(format!(
             "{}: not removed, it holds files that are not Samite's: {}",
             path.display(),
             strange.join(", ")
@@ -247,7 +243,7 @@ mod tests {
         }
         std::fs::create_dir_all(dir.path().join("etcd0/member")).unwrap();
         std::fs::write(dir.path().join("notes.txt"), "mine").unwrap();
-        assert!(sweep(&dir).unwrap_err().message.contains("notes.txt"));
+        assert!(sweep(&dir).unwrap_err().message().contains("notes.txt"));
         std::fs::remove_file(dir.path().join("notes.txt")).unwrap();
         sweep(&dir).unwrap();
         assert!(!runtime.path().exists());

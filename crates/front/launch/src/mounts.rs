@@ -6,11 +6,11 @@ use std::time::Duration;
 use rustix::process::Signal;
 use samite_client::runtime::ClusterDir;
 use samite_fuse::{MountEntry, users_of};
-use samite_types::ErrorKind;
+use samite_types::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-use super::process::{self, NodeProcess};
-use crate::failure::{CommandFailure, IoContext};
+use crate::io_context::{SystemContext as _, failed};
+use crate::process::{self, NodeProcess};
 
 /// How long a daemon may take to end once its mount is out of reach for programs.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,11 +36,10 @@ impl MountRecord {
     }
 
     /// Records it; the record is gone when the guard is.
-    pub fn write(&self, dir: &ClusterDir) -> Result<RecordGuard, CommandFailure> {
+    pub fn write(&self, dir: &ClusterDir) -> Result<RecordGuard> {
         let path = record_path(dir, self.pid);
-        let text = serde_json::to_vec_pretty(self).map_err(|error| {
-            CommandFailure::failed(format!("write {}: {error}", path.display()))
-        })?;
+        let text = serde_json::to_vec_pretty(self)
+            .map_err(|error| failed(format!("write {}: {error}", path.display())))?;
         std::fs::write(&path, text).doing(format_args!("write {}", path.display()))?;
         Ok(RecordGuard(path))
     }
@@ -105,7 +104,7 @@ pub fn record_of(dir: &ClusterDir, path: &Path) -> Option<MountRecord> {
 
 /// Ends one mount. A mount that no daemon serves any more goes even if it is in use: nothing there
 /// answers.
-pub fn end(dir: &ClusterDir, mount: &MountEntry, lazy: bool) -> Result<(), CommandFailure> {
+pub fn end(dir: &ClusterDir, mount: &MountEntry, lazy: bool) -> Result<()> {
     let record = record_of(dir, &mount.path);
     let daemon = record.as_ref().and_then(MountRecord::daemon);
     let ended = match (&record, &daemon) {
@@ -115,13 +114,13 @@ pub fn end(dir: &ClusterDir, mount: &MountEntry, lazy: bool) -> Result<(), Comma
         (Some(_), Some(_)) => samite_fuse::unmount(&mount.path, lazy),
     };
     ended.map_err(|error| match error.kind() {
-        ErrorKind::InUse => CommandFailure::failed(format!("{error}{}", used_by(&mount.path))),
-        _ => error.into(),
+        ErrorKind::InUse => failed(format!("{error}{}", used_by(&mount.path))),
+        _ => error,
     })?;
     match daemon {
         Some(daemon) if !lazy && !daemon.wait(END_TIMEOUT) => {
             let message = format!("unmounted, but its daemon (pid {}) has not ended", daemon.pid());
-            return Err(CommandFailure::failed(message));
+            return Err(failed(message));
         }
         Some(_) => {}
         None => forget(dir, record.as_ref()),
@@ -129,8 +128,10 @@ pub fn end(dir: &ClusterDir, mount: &MountEntry, lazy: bool) -> Result<(), Comma
     Ok(())
 }
 
-/// Ends all mounts of a cluster, also while programs use them.
-pub fn end_all(dir: &ClusterDir) {
+/// Ends all mounts of a cluster, also while programs use them. What failed is returned; nothing
+/// depends on it.
+pub fn end_all(dir: &ClusterDir) -> Vec<Error> {
+    let mut errors = Vec::new();
     for record in records(dir) {
         let mounted = samite_fuse::find_mount(&record.path).ok().flatten();
         let daemon = record.daemon();
@@ -140,9 +141,7 @@ pub fn end_all(dir: &ClusterDir) {
                 Some(_) => samite_fuse::unmount(&record.path, false)
                     .or_else(|_| samite_fuse::unmount(&record.path, true)),
             };
-            if let Err(error) = ended {
-                crate::output::complain(error.message());
-            }
+            errors.extend(ended.err());
         }
         if let Some(daemon) = daemon
             && !daemon.wait(END_TIMEOUT)
@@ -153,6 +152,7 @@ pub fn end_all(dir: &ClusterDir) {
         }
         forget(dir, Some(&record));
     }
+    errors
 }
 
 /// Removes the files of a mount whose daemon is dead.

@@ -5,11 +5,11 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use samite_placement::ClusterMap;
-use samite_types::NodeId;
+use samite_types::{Error, ErrorKind, NodeId, Result};
 use samite_wire::control::{DurabilityKind, MemberConsistency};
 
-use super::launch;
-use crate::failure::{CommandFailure, ExitCode, IoContext};
+use crate::directories::{node_dir, private_dir};
+use crate::io_context::{SystemContext as _, failed};
 
 /// Names the directory.
 const STORAGE: &str = "storage";
@@ -18,14 +18,9 @@ const JOINED: &str = "joined";
 /// Most times that one directory is set aside.
 const ASIDES_MAX: u32 = 1000;
 
-/// The directory of `node` in that of durable datasets.
-pub fn node_dir(durable: &Path, node: NodeId) -> PathBuf {
-    durable.join(node.to_string())
-}
-
 /// Renames the logs and checkpoints of `node`, and what names them; nothing is deleted, and a coordinator's state stays where it is. Returns where they are now; `None`:
 /// there were none. Done halfway, it can be done again: a node does not start with what is left.
-pub fn set_aside(durable: &Path, node: NodeId) -> Result<Option<PathBuf>, CommandFailure> {
+pub fn set_aside(durable: &Path, node: NodeId) -> Result<Option<PathBuf>> {
     let from = node_dir(durable, node);
     let mut names = Vec::new();
     let entries = match std::fs::read_dir(&from) {
@@ -48,9 +43,9 @@ pub fn set_aside(durable: &Path, node: NodeId) -> Result<Option<PathBuf>, Comman
     let mut asides = (1..ASIDES_MAX).map(|number| durable.join(format!("{node}.aside-{number}")));
     let to = asides.find(|path| !path.exists()).ok_or_else(|| {
         let words = format!("{}: it was set aside too often; remove some", from.display());
-        CommandFailure::failed(words)
+        failed(words)
     })?;
-    launch::private_dir(&to)?;
+    private_dir(&to)?;
     for name in names {
         let (old, new) = (from.join(&name), to.join(&name));
         std::fs::rename(&old, &new).doing(format_args!("rename {}", old.display()))?;
@@ -61,7 +56,7 @@ pub fn set_aside(durable: &Path, node: NodeId) -> Result<Option<PathBuf>, Comman
     Ok(Some(to))
 }
 
-fn sync(dir: &Path) -> Result<(), CommandFailure> {
+fn sync(dir: &Path) -> Result<()> {
     let synced = File::open(dir).and_then(|dir| dir.sync_all());
     synced.doing(format_args!("sync {}", dir.display()))
 }
@@ -79,7 +74,7 @@ pub fn way_back(durable: &Path, node: NodeId, aside: Option<&Path>) -> String {
 }
 
 /// Refuses when a part of a durable dataset has its only good copy on `node`.
-pub fn check_others(map: &ClusterMap, node: NodeId) -> Result<(), CommandFailure> {
+pub fn check_others(map: &ClusterMap, node: NodeId) -> Result<()> {
     let is_whole =
         |consistency| matches!(consistency, MemberConsistency::Good | MemberConsistency::Restarted);
     for known in map.datasets() {
@@ -96,7 +91,7 @@ pub fn check_others(map: &ClusterMap, node: NodeId) -> Result<(), CommandFailure
                 "{node} has the only good copy of {only} partitions of dataset {:?}: restore its directory from elsewhere, or drop the dataset",
                 known.spec.name
             );
-            return Err(CommandFailure::new(ExitCode::Conflict, words));
+            return Err(Error::new(ErrorKind::Conflict, words));
         }
     }
     Ok(())
