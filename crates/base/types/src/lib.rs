@@ -3,6 +3,7 @@
 //! Nothing here performs I/O. A bare `u64` never crosses a crate boundary when it means a
 //! partition, an epoch or a client: each has a newtype, so the compiler keeps them apart.
 
+mod bytes;
 mod env;
 mod error;
 pub mod fault;
@@ -10,6 +11,7 @@ mod ids;
 mod prefetch;
 mod time;
 
+pub use bytes::human_bytes;
 pub use env::{Clock, Entropy, SystemClock, SystemEntropy};
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{

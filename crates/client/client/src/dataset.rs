@@ -15,7 +15,7 @@ use samite_wire::op::Operation;
 use crate::changes::{mask_of, mask_of_key};
 use crate::exec::OperationRun;
 use crate::op::check;
-use crate::{Client, ClientOperation, OwnedOutcome, PendingOperations, ReadStamp};
+use crate::{Client, ClientOperation, FinishStep, OwnedOutcome, PendingOperations, ReadStamp};
 
 /// A dataset of a cluster. Cheap to clone.
 #[derive(Clone)]
@@ -240,6 +240,20 @@ impl Dataset {
     /// As [`Self::execute`]; `Busy`: too many operations wait for their answers, let some finish first.
     pub fn submit(&self, ops: &[Operation<'_>]) -> Result<PendingOperations> {
         PendingOperations::send(self, ops, self.inner.client.deadline())
+    }
+
+    /// As [`Self::submit`], with a result that `finish` makes of the outcomes, which come in the order
+    /// of `ops`: for views, whose calls are made of operations. `finish` runs in the thread that waits
+    /// or polls, and must not block.
+    ///
+    /// # Errors
+    /// As [`Self::submit`].
+    pub fn submit_then<T>(
+        &self,
+        ops: &[Operation<'_>],
+        finish: impl FnOnce(Vec<OwnedOutcome>) -> FinishStep<T> + Send + 'static,
+    ) -> Result<PendingOperations<T>> {
+        PendingOperations::send_then(self, ops, self.inner.client.deadline(), finish)
     }
 
     /// As [`Self::submit`], standing on name-space generation `lease_epoch`

@@ -1,4 +1,4 @@
-//! The client of a cluster: placement, batches, retries, and the key-value and object views.
+//! The client of a cluster: placement, batches, retries, file locks.
 //!
 //! A [`Client`] knows the cluster map and keeps one connection ([`samite_transport`]'s link) to
 //! each node it has needed. A [`Dataset`] carries out [`ClientOperation`]s: it groups them by node,
@@ -8,23 +8,29 @@
 //!
 //! ```no_run
 //! # fn main() -> samite_types::Result<()> {
-//! use samite_client::{Client, kv::KvView};
+//! use samite_client::{Client, ClientOperation};
+//! use samite_wire::op::{Action, Operation};
 //!
 //! let client = Client::from_runtime("default")?;
-//! let kv = KvView::new(client.dataset("kv")?);
-//! kv.put(b"key", b"value")?;
+//! let dataset = client.dataset("counters")?;
+//! let partition = dataset.partition_of(b"visits");
+//! let add = || Operation::new(partition, [Action::Add { key: b"visits", offset: 0, delta: 1 }]);
+//! dataset.execute_one(ClientOperation::new(add()))?.into_results("count")?;
 //!
-//! // Many operations, one request per node; and one that nobody waits for yet.
-//! let mut batch = kv.batch();
-//! batch.put(b"a", b"1").put(b"b", b"2").get(b"key");
-//! let outcomes = batch.execute()?;
-//! let pending = kv.submit_get(b"a")?;
-//! assert_eq!(pending.wait()?.map(|value| value.bytes), Some(b"1".to_vec()));
+//! // Many operations, one request per node; and some that nobody waits for yet.
+//! let mut ops = [ClientOperation::new(add()), ClientOperation::new(add())];
+//! let outcomes = dataset.execute(&mut ops, client.deadline())?;
+//! assert!(outcomes.iter().all(samite_client::OwnedOutcome::is_done));
+//! let pending = dataset.submit(&[add()])?;
+//! assert_eq!(pending.wait()?.len(), 1);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! [`kv`] and [`object`] are views over records; the file system is one too, in a crate of its own.
+//! Keys and values (`samite-kv`), objects (`samite-object`) and files (`samite-fs`) are views over
+//! records: crates of their own, which stand on what is public here. A view has a [`Dataset`], the
+//! keys of its records, and its operations on them; [`listing`] merges the records of all partitions
+//! in key order, and [`drafts`] are for what lies in chunks and is replaced as a whole.
 //!
 //! This crate is linked into the preloaded library: all I/O goes through raw system calls, and no
 //! thread is started unless a future is polled.
@@ -33,7 +39,7 @@ mod changes;
 mod client;
 mod config;
 mod dataset;
-mod draft;
+pub mod drafts;
 mod early_completion;
 mod exec;
 pub mod faults;
@@ -41,12 +47,11 @@ mod flight;
 mod frame;
 mod inconsistent_read;
 pub mod interposability;
-pub mod kv;
-mod listing;
+mod key_text;
+pub mod listing;
 pub mod locks;
 mod maps;
 mod members;
-pub mod object;
 mod op;
 mod outcome;
 mod peer;
@@ -68,9 +73,10 @@ pub use config::{
     ClientOptions, ClusterConfig, ENV_TRANSPORT, parse_transport, transport_from_env,
 };
 pub use dataset::Dataset;
+pub use key_text::key_text;
 pub use op::ClientOperation;
 pub use outcome::{GuardedRecord, OwnedEntry, OwnedFailure, OwnedOutcome, OwnedResult};
-pub use pending::PendingOperations;
+pub use pending::{FinishStep, PendingOperations};
 pub use revocations::RecallListener;
 pub use samite_transport::client::WaitEnd;
 pub use samite_transport::shm::SubmittedEntry;

@@ -19,22 +19,27 @@ const LISTINGS_MAX: usize = 128;
 const ENTRIES_MIN: usize = 16;
 
 /// A kind of records whose keys are a prefix and a name.
-pub(crate) struct RecordStream<'s> {
+#[derive(Clone, Copy, Debug)]
+pub struct RecordStream<'s> {
     /// Prefix.
-    pub(crate) kind_prefix: &'s [u8],
+    pub kind_prefix: &'s [u8],
     /// Bytes of each value to fetch.
-    pub(crate) value_len_max: u32,
+    pub value_len_max: u32,
 }
 
 /// One record found.
-pub(crate) struct FoundRecord {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundRecord {
     /// Name: its key without the prefix of its kind.
-    pub(crate) key: Vec<u8>,
-    /// Which kind it is.
-    pub(crate) stream: usize,
-    pub(crate) version: Version,
-    pub(crate) total_len: u32,
-    pub(crate) value: Box<[u8]>,
+    pub key: Vec<u8>,
+    /// Which kind it is: its index in the streams that were asked for.
+    pub stream: usize,
+    /// Version of the record.
+    pub version: Version,
+    /// Whole length of its value, in bytes.
+    pub total_len: u32,
+    /// The first bytes of the value, [`RecordStream::value_len_max`] at most.
+    pub value: Box<[u8]>,
 }
 
 /// The records of one partition of one kind, as far as they are known.
@@ -59,9 +64,13 @@ impl ListingSource {
     }
 }
 
-/// At most `limit` records of the given kinds whose names start with `prefix` and come after `after` (empty: from the first), by
-/// name; and whether there is nothing behind them. A name that two kinds have comes once. Where partitions are lost, those of the others come first, and then the error.
-pub(crate) fn list_sorted(
+/// At most `limit` records of the given kinds whose names start with `prefix` and come after
+/// `after` (empty: from the first), by name; and whether there is nothing behind them. They are
+/// those of one partition, or of all (`None`). A name that two kinds have comes once.
+///
+/// # Errors
+/// `Lost`: partitions are lost, and the others have nothing more; as [`Dataset::execute`].
+pub fn list_sorted(
     dataset: &Dataset,
     partition: Option<PartitionId>,
     streams: &[RecordStream<'_>],

@@ -8,14 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use samite_placement::ClusterMap;
+use samite_filelock::{CircleSearch, LockAudience, granter, is_mirrored, is_online};
 use samite_transport::client::{NodeLink, RequestTicket};
 use samite_types::{
     ClientId, Deadline, Entropy, Epoch, Error, ErrorKind, NodeId, Result, SystemEntropy,
 };
-use samite_wire::control::{
-    ControlReply, ControlRequest, MemberConsistency, NodeReachability, encode,
-};
+use samite_wire::control::{ControlReply, ControlRequest, encode};
 use samite_wire::frame::FrameKind;
 use samite_wire::lock::{LockAnswer, LockCall, LockOwner, LockRequest};
 
@@ -39,9 +37,8 @@ const FIRST_PATIENCE: Duration = Duration::from_millis(300);
 const FIRST_TRIES: u32 = 3;
 /// How often a node is told to forget a lock.
 const FORGET_TRIES: u32 = 2;
-/// How long a node beside the group may take to note a lock, and how many are tried.
+/// How long a node beside the group may take to note a lock.
 const WITNESS_PATIENCE: Duration = Duration::from_millis(500);
-const WITNESSES_MAX: usize = 3;
 
 struct LockConnection {
     node: NodeId,
@@ -49,14 +46,6 @@ struct LockConnection {
     /// Used by one waiter at a time, and for nothing else.
     for_waits: bool,
     in_use: bool,
-}
-
-/// The nodes that are to know of a lock beside its primary.
-struct LockAudience {
-    /// The members that may take its place: all of them.
-    members: Vec<NodeId>,
-    /// Nodes beside the group, best first: one of them, for members that come later.
-    witnesses: Vec<NodeId>,
 }
 
 /// An identity that holds locks. They end with it, unless others hold its connections open.
@@ -143,14 +132,8 @@ impl LockSession {
     /// The node that grants this lock, and the request as it is to be put there.
     fn granter(&self, request: &LockRequest, deadline: Deadline) -> Result<(NodeId, LockRequest)> {
         let view = self.client.view(deadline)?;
-        let LockRequest { dataset, partition, .. } = *request;
-        let granter = view.map.dataset_by_id(dataset).and_then(|dataset| {
-            let redundancy = dataset.spec.redundancy;
-            let term = view.map.group(redundancy, partition)?.term;
-            let asked = LockRequest { term, epoch: view.map.epoch(), ..*request };
-            Some((view.map.node_of(redundancy, partition)?, asked))
-        });
-        granter.ok_or_else(|| {
+        granter(&view.map, request).ok_or_else(|| {
+            let LockRequest { dataset, partition, .. } = *request;
             let words = format!("lock: {dataset} {partition} is not in the map");
             Error::new(ErrorKind::Invalid, words)
         })
@@ -302,37 +285,12 @@ impl LockSession {
     /// is in another term by now.
     fn others(&self, request: &LockRequest, deadline: Deadline) -> Result<Option<LockAudience>> {
         let view = self.client.view(deadline)?;
-        let dataset = view.map.dataset_by_id(request.dataset);
-        let group =
-            dataset.and_then(|dataset| view.map.group(dataset.spec.redundancy, request.partition));
-        let (Some(dataset), Some(group)) = (dataset, group) else { return Ok(None) };
-        if group.term != request.term {
-            return Ok(None);
-        }
-        let good = group.members.iter().skip(1);
-        let good = good.filter(|member| member.consistency == MemberConsistency::Good);
-        let node_of = |target| view.map.node_of_target(target);
-        let members = good.filter_map(|member| node_of(member.target)).collect();
-        let mut witnesses: Vec<NodeId> = Vec::new();
-        if dataset.spec.redundancy.get() > 1 {
-            let is_member =
-                |node| group.members.iter().any(|member| node_of(member.target) == Some(node));
-            let nodes = view.map.nodes().iter().map(|info| info.node);
-            witnesses.extend(nodes.filter(|node| !is_member(*node) && is_online(&view.map, *node)));
-            // The same for all clients that lock there, as long as they live.
-            let partition = request.partition.get().to_le_bytes();
-            witnesses.sort_by_cached_key(|node| {
-                samite_placement::hash(&[node.get().to_le_bytes(), partition].concat())
-            });
-            witnesses.truncate(WITNESSES_MAX);
-        }
-        Ok(Some(LockAudience { members, witnesses }))
+        Ok(LockAudience::of(&view.map, request))
     }
 
     fn is_mirrored(&self, request: &LockRequest, deadline: Deadline) -> Result<bool> {
         let view = self.client.view(deadline)?;
-        let dataset = view.map.dataset_by_id(request.dataset);
-        Ok(dataset.is_some_and(|dataset| dataset.spec.redundancy.get() > 1))
+        Ok(is_mirrored(&view.map, request))
     }
 
     /// Looks for a map in which `node` has another place, and lets a short time pass if there is
@@ -437,12 +395,8 @@ impl LockSession {
         if view.peers().len() < 2 {
             return Ok(false);
         }
-        let (mut next, mut seen) = (vec![owner], Vec::new());
-        while let Some(one) = next.pop() {
-            if seen.len() >= SEARCH_MAX || seen.contains(&one) {
-                continue;
-            }
-            seen.push(one);
+        let mut search = CircleSearch::new(owner, SEARCH_MAX, vec![owner]);
+        while let Some(one) = search.next_owner() {
             for peer in view.peers() {
                 let by = if is_mirrored {
                     deadline.min(Deadline::after(PRIMARY_PATIENCE))
@@ -450,10 +404,11 @@ impl LockSession {
                     deadline
                 };
                 match self.client.ask(peer, &ControlRequest::LockWaits(one), by) {
-                    Ok((_, ControlReply::LockOwners(owners))) if owners.contains(&owner) => {
-                        return Ok(true);
+                    Ok((_, ControlReply::LockOwners(owners))) => {
+                        if search.waits_for(owners) {
+                            return Ok(true);
+                        }
                     }
-                    Ok((_, ControlReply::LockOwners(owners))) => next.extend(owners),
                     Ok(_) => {}
                     // No wait is left at a node that is gone.
                     Err(error) if is_mirrored && may_pass(&error) => {}
@@ -517,10 +472,6 @@ fn may_pass(error: &Error) -> bool {
 /// locks.
 fn may_pass_at(error: &Error, is_mirrored: bool) -> bool {
     may_pass(error) && (is_mirrored || !is_absence(error))
-}
-
-fn is_online(map: &ClusterMap, node: NodeId) -> bool {
-    map.state(node).is_some_and(|state| state.reachability == NodeReachability::Online)
 }
 
 fn full() -> Error {

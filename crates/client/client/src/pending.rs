@@ -42,11 +42,12 @@ const NO_LEASE: Epoch = Epoch(u64::MAX);
 /// Makes a result of the outcomes.
 pub(crate) type Finish<T> = Box<dyn FnOnce(Vec<OwnedOutcome>) -> FinishStep<T> + Send>;
 
-/// The result of a [`Finish`].
-pub(crate) enum FinishStep<T> {
+/// What the caller of [`Dataset::submit_then`] makes of the outcomes of its operations.
+pub enum FinishStep<T> {
     /// The result.
     Ready(Result<T>),
-    /// More has to be asked for, in calls that block.
+    /// More has to be asked for, in calls that block: whoever waits makes them, or, for a future, a
+    /// thread of the client.
     Follow(Box<dyn FnOnce() -> Result<T> + Send>),
 }
 

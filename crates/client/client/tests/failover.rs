@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
 use std::collections::HashSet;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::block_on;
 use samite_client::locks::LockSession;
 use samite_client::{Client, ClientOperation, ClientOptions, ClusterConfig, Dataset};
+use samite_testkit::datasets::{self, block_on};
 use samite_transport::ClusterKey;
 use samite_transport::server::{
     ConnId, ConnectionPeer, EventLoop, Listener, LoopOptions, LoopWaker, NodeService, ReplySink,
@@ -265,7 +263,7 @@ impl Stage {
         };
         let spec = |name: &str, redundancy: u8| samite_wire::control::DatasetSpec {
             redundancy: Redundancy(redundancy),
-            ..common::spec(name)
+            ..datasets::spec(name)
         };
         let dataset = |id, spec| DatasetData { id: DatasetId(id), spec, wheel: Vec::new() };
         let online = NodeState { reachability: NodeReachability::Online, is_draining: false };
@@ -444,7 +442,7 @@ fn a_client_finds_its_cluster_past_a_node_that_is_stopped() {
     let start = Instant::now();
     let client = stage.client();
     let spec =
-        samite_wire::control::DatasetSpec { redundancy: Redundancy(2), ..common::spec("made") };
+        samite_wire::control::DatasetSpec { redundancy: Redundancy(2), ..datasets::spec("made") };
     let dataset = client.create_dataset(&spec).unwrap();
     dataset.execute_one(add(&dataset).into()).unwrap();
     assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());

@@ -2,15 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{TRANSPORTS, break_links, client, cluster, dataset, spec};
-use samite_client::kv::KvView;
-use samite_client::{ClientOperation, ClientOptions};
-use samite_types::{ErrorKind, NodeId, Redundancy};
+use samite_client::{ClientOperation, ClientOptions, OwnedOutcome};
+use samite_testkit::datasets::{TRANSPORTS, break_links, client, cluster, dataset, spec};
+use samite_types::{ErrorKind, NodeId};
 use samite_wire::op::{Action, Operation};
 
 #[test]
@@ -80,7 +77,7 @@ fn add_one(dataset: &samite_client::Dataset, keys: &[[u8; 2]]) {
             operations.into_iter().map(ClientOperation::new).collect();
         dataset.execute(&mut ops, dataset.client().deadline()).unwrap()
     };
-    assert!(outcomes.iter().all(samite_client::OwnedOutcome::is_done));
+    assert!(outcomes.iter().all(OwnedOutcome::is_done));
 }
 
 fn number(dataset: &samite_client::Dataset, key: &[u8]) -> u64 {
@@ -89,40 +86,6 @@ fn number(dataset: &samite_client::Dataset, key: &[u8]) -> u64 {
         ClientOperation::new(Operation::get(dataset.partition_of(key), key)).into_dest(&mut raw);
     dataset.execute_one(op).unwrap().into_results("get").unwrap();
     u64::from_le_bytes(raw)
-}
-
-#[test]
-fn a_dead_node_is_named_at_once_and_the_others_go_on() {
-    for transport in TRANSPORTS {
-        let mut cluster = cluster(2, 64);
-        let client = client(&cluster, transport);
-        let kv = KvView::new(dataset(&client, "kv"));
-        let map = client.map().unwrap();
-        let on = |node| {
-            (0u32..)
-                .map(|index| index.to_be_bytes())
-                .find(|key| map.node_of(Redundancy(1), map.partition_of(key)) == Some(NodeId(node)))
-                .unwrap()
-        };
-        let (here, there) = (on(0), on(1));
-        kv.put(&here, b"1").unwrap();
-        kv.put(&there, b"1").unwrap();
-        cluster.stop_node(NodeId(1)).unwrap();
-
-        let start = Instant::now();
-        for _ in 0..2 {
-            let error = kv.put(&there, b"2").unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Unavailable, "{transport}: {error}");
-            assert!(error.message().contains("n1"), "{transport}: {error}");
-            let error = kv.get(&there).unwrap_err();
-            assert!(error.message().contains("get") && error.message().contains("n1"), "{error}");
-        }
-        let mut batch = kv.batch();
-        batch.get(&here).get(&there);
-        assert!(batch.execute().unwrap_err().message().contains("n1"));
-        assert!(start.elapsed() < Duration::from_secs(10), "{transport}: {:?}", start.elapsed());
-        assert_eq!(kv.get(&here).unwrap().unwrap().bytes, b"1");
-    }
 }
 
 #[test]
@@ -186,9 +149,14 @@ fn datasets_are_made_once_and_seen_by_everybody() {
     other.name = "../x".into();
     assert_eq!(clients[1].create_dataset(&other).unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(clients[1].dataset("none").unwrap_err().kind(), ErrorKind::NotFound);
-    let kv = KvView::new(made);
-    kv.put(b"k", b"v").unwrap();
+    let partition = made.partition_of(b"k");
+    let put = made.execute_one(Operation::put(partition, b"k", b"v").into()).unwrap();
+    assert!(put.is_done());
     clients[2].drop_dataset("shared").unwrap();
-    assert!(kv.get(b"k").is_err());
+    let get = made.execute_one(Operation::get(partition, b"k").into());
+    let is_told = |outcome: OwnedOutcome| {
+        outcome.failure().is_some_and(|failure| failure.kind != ErrorKind::NotFound)
+    };
+    assert!(get.map_or(true, is_told), "the dataset is gone, not just its record");
     assert_eq!(clients[0].node_status(NodeId(0)).unwrap().pid, std::process::id());
 }

@@ -1,12 +1,10 @@
 //! Records that clients on the node's host read for themselves.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{client, cluster, dataset};
 use samite_client::{Dataset, TransportKind};
+use samite_testkit::datasets::{client, cluster, dataset};
 use samite_types::{Epoch, NodeId, PartitionId};
 use samite_wire::lookup::HEAD_LEN;
 use samite_wire::op::{Action, Guard, Operation};

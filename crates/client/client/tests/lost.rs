@@ -2,16 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{client, cluster, spec};
 use samite_client::locks::LockSession;
 use samite_client::{
     Client, ClientOperation, ClientOptions, ClusterConfig, Dataset, TransportKind, faults,
 };
 use samite_testkit::LocalCluster;
+use samite_testkit::datasets::{client, cluster, spec};
 use samite_types::{ErrorKind, NodeId, Redundancy};
 use samite_wire::control::{DatasetSpec, FaultRequest};
 use samite_wire::lock::{

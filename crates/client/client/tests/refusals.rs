@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::block_on;
 use samite_client::{Client, ClientOperation, ClientOptions, ClusterConfig, Dataset, OwnedResult};
+use samite_testkit::datasets::{block_on, spec};
 use samite_transport::ClusterKey;
 use samite_transport::server::{
     ConnId, ConnectionPeer, EventLoop, Listener, LoopOptions, NodeService, ReplySink, SharedArena,
@@ -143,8 +141,7 @@ impl Stage {
             incarnation: 1,
             targets: vec![target],
         };
-        let dataset =
-            DatasetData { id: DatasetId(1), spec: common::spec("played"), wheel: Vec::new() };
+        let dataset = DatasetData { id: DatasetId(1), spec: spec("played"), wheel: Vec::new() };
         let online = NodeState { reachability: NodeReachability::Online, is_draining: false };
         let member = GroupMember { target: TargetId(0), consistency: MemberConsistency::Good };
         let group = MirrorGroup { term: Term(0), members: vec![member] };

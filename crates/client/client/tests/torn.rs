@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{TRANSPORTS, client, cluster, dataset};
 use samite_client::{ClientOperation, Dataset, OwnedResult};
+use samite_testkit::datasets::{TRANSPORTS, client, cluster, dataset};
 use samite_wire::op::{Action, Operation, ValueData};
 
 const LEN: usize = 300_000;

@@ -6,9 +6,9 @@ mod common;
 use std::time::Duration;
 
 use common::{get, names, noise, put, root};
-use samite_client::kv::KvView;
 use samite_client::{Client, ClusterConfig, TransportKind, faults};
 use samite_fs::{FileSystem, RenameFlags};
+use samite_kv::KvView;
 use samite_testkit::{LocalCluster, LocalOptions};
 use samite_types::{NodeId, Redundancy};
 use samite_wire::control::{DatasetSpec, FaultRequest};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use samite_client::runtime::{
     ClusterDir, ClusterFile, ClusterSetup, DEFAULT_CLUSTER, ENV_CLUSTER, NodeEntry, RuntimeDir,
 };
-use samite_client::{Client, ClientOptions, ClusterConfig, ENV_TRANSPORT, transport_from_env};
+use samite_client::{Client, ClusterConfig};
 use samite_fs::{CallerContext, FileSystem};
 use samite_types::{Error, ErrorKind};
 
@@ -73,16 +73,7 @@ impl ClusterTarget {
         timeout: Option<Duration>,
         setup: &ClusterSetup,
     ) -> samite_types::Result<Client> {
-        let transport = transport_from_env()?;
-        let config = self.config_of(nodes)?;
-        let (redundancy, reads) = (setup.redundancy, setup.reads);
-        let mut options =
-            ClientOptions { transport, redundancy, reads, ..ClientOptions::default() };
-        if let Some(timeout) = self.timeout.or(timeout) {
-            options.timeout = timeout;
-        }
-        Client::connect(&config, options)
-            .map_err(|error| error.context(format_args!("cluster {}", self.dir.name())))
+        samite_launch::connect(&self.dir, nodes, setup, self.timeout.or(timeout))
     }
 
     /// The time that the command line gives each request.
@@ -92,27 +83,7 @@ impl ClusterTarget {
 
     /// The way to these nodes.
     pub fn config_of(&self, nodes: &[NodeEntry]) -> samite_types::Result<ClusterConfig> {
-        let transport = transport_from_env()?;
-        let mut addresses = Vec::new();
-        for node in nodes {
-            addresses.push(format!("shm://{}", node.socket.display()));
-            addresses.push(format!("unix://{}", node.socket.display()));
-            addresses.extend(node.network_address());
-        }
-        if let Some(transport) = transport {
-            addresses.retain(|address| address.starts_with(&format!("{transport}://")));
-            if addresses.is_empty() {
-                let words =
-                    format!("{ENV_TRANSPORT}={transport}: no node has an address of this kind");
-                return Err(Error::new(ErrorKind::Unavailable, words));
-            }
-        }
-        Ok(ClusterConfig {
-            cluster: self.dir.name().to_owned(),
-            addresses,
-            key: self.dir.read_key()?,
-            authorities: self.dir.read_authorities()?,
-        })
+        samite_launch::cluster_config(&self.dir, nodes)
     }
 
     /// The cluster's files, as this process's user.

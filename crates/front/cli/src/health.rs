@@ -1,12 +1,12 @@
 //! How a cluster is: its mirror groups, what is lost, and all of it in a word.
 
+use samite_launch::node_life;
 use samite_placement::{ClusterMap, PartitionLoss};
 use samite_types::Redundancy;
 use samite_wire::control::{MemberConsistency, NodeReachability, NodeState};
 use serde::Serialize;
 
 use crate::cluster::ClusterTarget;
-use crate::local::node_life;
 
 /// How the groups of a table are.
 #[derive(Clone, Copy, Debug, Default, Serialize)]

@@ -4,11 +4,11 @@ mod cluster;
 mod commands;
 mod failure;
 mod health;
-mod local;
 mod output;
 mod paths;
 mod signals;
 mod size;
+mod tls;
 mod turns;
 
 use std::time::Duration;

@@ -84,18 +84,6 @@ pub fn escaped(name: &[u8]) -> String {
     out
 }
 
-/// Bytes for people: `512 B`, `1.5 GiB`.
-pub fn human_bytes(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
-}
-
 /// A mode as `ls -l` shows it: `drwxr-xr-x`.
 pub fn mode_text(mode: u32) -> String {
     let kind = match mode & 0o170_000 {
@@ -139,12 +127,5 @@ mod tests {
         assert_eq!(mode_text(0o100_644), "-rw-r--r--");
         assert_eq!(mode_text(0o041_777), "drwxrwxrwt");
         assert_eq!(mode_text(0o104_655), "-rwSr-xr-x");
-    }
-
-    #[test]
-    fn bytes_read_as_expected() {
-        assert_eq!(human_bytes(512), "512 B");
-        assert_eq!(human_bytes(1536), "1.5 KiB");
-        assert_eq!(human_bytes(3 << 30), "3.0 GiB");
     }
 }

@@ -14,13 +14,15 @@ use samite_placement::{ClusterMap, MapHistory};
 use samite_transport::client::NodeLink;
 use samite_transport::server::ConnId;
 use samite_types::fault::FaultSwitch;
-use samite_types::{Epoch, Error, ErrorKind, NodeId, RequestId, Result, ShardId, TargetId};
+use samite_types::{
+    Clock, Epoch, Error, ErrorKind, NodeId, RequestId, Result, ShardId, SystemClock, TargetId,
+};
 use samite_wire::control::{ControlReply, ControlRequest, GroupMember, NodeStatus, ScrubStatus};
 use samite_wire::delta::MapDelta;
 
 use crate::StopHandle;
 use crate::inbox::{InboxMessage, ShardInbox};
-use crate::locks::NodeLocks;
+use crate::locks::SharedLocks;
 use crate::map_diff::MapDiff;
 use crate::membership::NodeMembership;
 use crate::presence::ClientPresence;
@@ -109,7 +111,7 @@ pub(crate) struct NodeShared {
     pub inboxes: Vec<ShardInbox>,
     pub figures: Vec<ShardMetrics>,
     /// File locks, of all shards.
-    pub locks: Mutex<NodeLocks>,
+    pub locks: Mutex<SharedLocks>,
     /// There are locks that others have to be asked for.
     pub has_heirs: Condvar,
     pub timing: ClusterTiming,
@@ -303,7 +305,8 @@ impl NodeShared {
             tracing::warn!(%error, "note that the node has joined");
         }
         // Before any shard serves by it.
-        let ended = lock(&self.locks).see_map(current, &new, self.node);
+        let now = SystemClock.monotonic();
+        let ended = lock(&self.locks).see_map(current, &new, self.node, now);
         self.has_heirs.notify_all();
         for to in ended {
             let reply = ControlReply::failed(ErrorKind::StaleMap, "lock: ask again");

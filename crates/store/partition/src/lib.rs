@@ -22,7 +22,6 @@
 //! [`Partition::export_state`]), and checksums ([`StateDigest`]).
 
 pub mod limits;
-pub mod locks;
 
 mod check;
 mod context;

@@ -11,8 +11,8 @@ mod record;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use samite_client::kv::KvView;
 use samite_client::{Client, ClientOptions, ClusterConfig};
+use samite_kv::KvView;
 use samite_testkit::ProcessCluster;
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::control::DatasetSpec;

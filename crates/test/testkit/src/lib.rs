@@ -1,8 +1,9 @@
 //! Clusters for tests: nodes as threads of the test ([`LocalCluster`]), or as real processes ([`ProcessCluster`]); and the library that
-//! programs are interposed with ([`preload_library`]). Tests that a machine cannot run say so by [`skip`].
+//! programs are interposed with ([`preload_library`]). Clients and datasets for them are made by [`datasets`]. Tests that a machine cannot run say so by [`skip`].
 //!
 //! Each cluster has a runtime directory of its own in a temporary place, and is gone with everything it made when it is dropped.
 
+pub mod datasets;
 mod local;
 mod preload;
 mod process;

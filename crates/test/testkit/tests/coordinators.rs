@@ -7,8 +7,8 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use samite_client::kv::KvView;
 use samite_client::{Client, ClientOptions, ClusterConfig, TransportKind};
+use samite_kv::KvView;
 use samite_testkit::{ProcessCluster, has};
 use samite_types::{ErrorKind, NodeId, Redundancy};
 use samite_wire::control::DatasetSpec;

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use samite_client::kv::KvView;
 use samite_client::{ClientOptions, Dataset, TransportKind};
+use samite_kv::KvView;
 use samite_testkit::{LocalCluster, ProcessCluster};
 use samite_types::{ErrorKind, NodeId};
 use samite_wire::control::{DatasetSpec, DurabilityKind};

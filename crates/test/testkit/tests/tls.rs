@@ -1,8 +1,8 @@
 //! A cluster whose nodes and clients reach each other by TLS only.
 #![allow(clippy::unwrap_used, reason = "a test or a measurement may end with a panic")]
 
-use samite_client::kv::KvView;
 use samite_client::{Client, ClientOptions, TransportKind};
+use samite_kv::KvView;
 use samite_testkit::{LocalCluster, LocalOptions};
 use samite_types::{ErrorKind, Redundancy};
 use samite_wire::control::DatasetSpec;

@@ -1,7 +1,7 @@
 //! `samite dataset`: make, list and drop datasets.
 
 use samite_client::{Client, Dataset};
-use samite_types::{ErrorKind, Redundancy, TargetId};
+use samite_types::{ErrorKind, Redundancy, TargetId, human_bytes};
 use samite_wire::access::DatasetAccess;
 use samite_wire::control::{
     BackendKind, DatasetSpec, DistributionKind, DurabilityKind, ReadsKind, SemanticsKind,
@@ -9,7 +9,7 @@ use samite_wire::control::{
 
 use crate::cluster::ClusterTarget;
 use crate::failure::CommandFailure;
-use crate::output::{CommandOutput, human_bytes};
+use crate::output::CommandOutput;
 use crate::size::parse_size;
 
 /// Datasets: create, list, drop

@@ -1,10 +1,11 @@
 //! `samite df`: space.
 
 use clap::ArgAction;
+use samite_types::human_bytes;
 
 use crate::cluster::ClusterTarget;
 use crate::failure::CommandFailure;
-use crate::output::{CommandOutput, human_bytes};
+use crate::output::CommandOutput;
 
 /// Show the space of the store
 #[derive(clap::Args)]

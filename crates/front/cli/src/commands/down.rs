@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
+use samite_launch::{local, mounts};
 
 use crate::cluster::ClusterTarget;
 use crate::failure::{CommandFailure, ExitCode};
-use crate::local;
 use crate::output::CommandOutput;
 
 /// How long another `up` or `down` of the same cluster is waited for.
@@ -79,7 +79,9 @@ fn down(target: &ClusterTarget) -> Result<String, CommandFailure> {
         ));
     }
     // While the nodes still serve, so that what was written gets there.
-    local::mounts::end_all(dir);
+    for error in mounts::end_all(dir) {
+        crate::output::complain(error.message());
+    }
     let count = living.len();
     if !living.is_empty() {
         let asked = ask_to_stop(target);

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use samite_client::kv::KvView;
+use samite_kv::KvView;
 use samite_types::{ErrorKind, Version};
 
 use super::dataset::view_dataset;

@@ -8,11 +8,11 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use samite_fuse::{MountOptions, StoreMount, THREADS_DEFAULT, THREADS_MAX, find_mount};
+use samite_launch::{mounts, process};
 use tracing_subscriber::EnvFilter;
 
 use crate::cluster::{ClusterTarget, FILES_DATASET};
 use crate::failure::{CommandFailure, ExitCode, IoContext};
-use crate::local::{self, mounts};
 use crate::{signals, turns};
 
 /// The line that the daemon prints when it serves.
@@ -94,7 +94,7 @@ pub fn mount(args: &MountArgs, target: &ClusterTarget) -> Result<(), CommandFail
     // Until it serves, the daemon says on our stderr what is wrong.
     command.current_dir("/").env_remove("LD_PRELOAD").stdin(Stdio::null()).stdout(Stdio::piped());
     // SAFETY: between fork and exec only two system calls are made, and nothing is allocated.
-    unsafe { command.pre_exec(local::process::detach) };
+    unsafe { command.pre_exec(process::detach) };
     let mut daemon = command.spawn().doing("start the daemon of the mount")?;
     let mut ready = [0];
     let said = daemon.stdout.take().is_some_and(|mut out| out.read_exact(&mut ready).is_ok());
@@ -183,5 +183,5 @@ pub fn umount(args: &UmountArgs, target: &ClusterTarget) -> Result<(), CommandFa
         ));
     };
     let dir = target.runtime.cluster(&mount.cluster)?;
-    mounts::end(&dir, &mount, args.lazy)
+    Ok(mounts::end(&dir, &mount, args.lazy)?)
 }

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use samite_client::object::ObjectView;
+use samite_object::ObjectView;
 
 use super::data::{read_full, write_local};
 use super::dataset::view_dataset;

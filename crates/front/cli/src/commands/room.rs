@@ -13,10 +13,10 @@ use samite_client::{Client, Dataset};
 use samite_fs::{FileKind, StatFs};
 use samite_placement::ClusterMap;
 use samite_stage::{FileMeta, FileTree, LocalTree, StoreTree, join, sweep_tree};
+use samite_types::human_bytes;
 
 use crate::cluster::ClusterFiles;
 use crate::failure::CommandFailure;
-use crate::output::human_bytes;
 use crate::paths::StorePath;
 
 /// The space that a file or directory takes beside its data, at least.

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use samite_client::Client;
-use samite_types::NodeId;
+use samite_types::{NodeId, human_bytes};
 use samite_wire::control::ScrubStatus;
 
 use crate::cluster::ClusterTarget;
 use crate::failure::{CommandFailure, ExitCode};
 use crate::health::{loss_words, losses_as_json};
-use crate::output::{CommandOutput, human_bytes};
+use crate::output::CommandOutput;
 
 /// How often nodes are asked how far they are.
 const LOOK: Duration = Duration::from_millis(50);

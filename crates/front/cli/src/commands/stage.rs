@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use samite_stage::{CopyOptions, CopyProgress, CopySummary, LocalTree, StoreTree, copy_tree};
-use samite_types::Error;
+use samite_types::{Error, human_bytes};
 
 use super::files::{make_local_parents, make_parents};
 use super::room;
 use crate::cluster::ClusterTarget;
 use crate::failure::{CommandFailure, ExitCode};
-use crate::output::{CommandOutput, human_bytes};
+use crate::output::CommandOutput;
 use crate::paths::{StorePath, store_path};
 
 /// How often the progress bar is drawn.

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use samite_client::runtime::{ClusterFile, ClusterSetup, NodeEntry};
 use samite_fs::FileSystem;
+use samite_launch::{local, mounts, node_life};
 use samite_placement::ClusterMap;
-use samite_types::{NodeId, Redundancy, Result as SamiteResult};
+use samite_types::{NodeId, Redundancy, Result as SamiteResult, human_bytes};
 use samite_wire::control::{NodeReachability, NodeState, NodeStatus};
 
 use crate::cluster::{ClusterTarget, FILES_DATASET};
 use crate::failure::{CommandFailure, ExitCode};
 use crate::health::{HealthWord, health, loss_words, losses_as_json};
-use crate::local;
-use crate::output::{CommandOutput, human_bytes};
+use crate::output::CommandOutput;
 
 /// How long a node may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -101,7 +101,7 @@ fn one(args: &StatusArgs, target: &ClusterTarget) -> Result<(), CommandFailure> 
                 Err(error) => serde_json::json!({
                     "node": entry.node, "pid": entry.pid, "socket": entry.socket, "tcp": entry.tcp,
                     "serving": false, "state": state(entry), "error": error.message(),
-                    "ended": local::node_life::ended(&target.dir, entry),
+                    "ended": node_life::ended(&target.dir, entry),
                 }),
             })
             .collect();
@@ -292,22 +292,22 @@ fn ends(
         out.line(format!("{what}: its process (pid {pid}) {how}"))
     };
     for (entry, _) in answers.iter().filter(|(_, answer)| answer.is_err()) {
-        if let Some(how) = local::node_life::ended(&target.dir, entry) {
+        if let Some(how) = node_life::ended(&target.dir, entry) {
             tell(entry.node.to_string(), entry.pid, how)?;
         }
     }
     if let Some(voter) = file.setup.third_voter
-        && let Some(how) = local::node_life::ended_other(voter.pid, voter.start_ticks)
+        && let Some(how) = node_life::ended_other(voter.pid, voter.start_ticks)
     {
         tell("third voter".to_owned(), voter.pid, how)?;
     }
     for member in file.setup.etcd_members.iter().filter(|member| member.pid > 0) {
-        if let Some(how) = local::node_life::ended_other(member.pid, member.start_ticks) {
+        if let Some(how) = node_life::ended_other(member.pid, member.start_ticks) {
             tell(member.name.clone(), member.pid, how)?;
         }
     }
-    for mount in local::mounts::records(&target.dir) {
-        if let Some(how) = local::node_life::ended_other(mount.pid, mount.start_ticks) {
+    for mount in mounts::records(&target.dir) {
+        if let Some(how) = node_life::ended_other(mount.pid, mount.start_ticks) {
             tell(format!("mount on {}", mount.path.display()), mount.pid, how)?;
         }
     }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use samite_client::kv::KvView;
 use samite_client::{Client, ClientOptions};
+use samite_kv::KvView;
 use samite_types::{NodeId, Redundancy};
 
 use super::evidence::ChaosEvidence;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use samite_client::Client;
-use samite_client::kv::KvView;
+use samite_kv::KvView;
 use samite_types::ErrorKind;
 
 use crate::access_path::AccessPath;

@@ -9,9 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::Scope;
 use std::time::Duration;
 
-use samite_client::kv::KvView;
 use samite_client::{Client, ClientOptions, ClusterConfig, TransportKind};
 use samite_fs::{CallerContext, FileSystem, OpenFlags};
+use samite_kv::KvView;
 use samite_types::{DatasetId, Error, ErrorKind, Result};
 use samite_wire::control::DatasetSpec;
 use samite_wire::frame::{CheckedHeader, FrameKind, HEADER_LEN};

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use samite_client::kv::KvView;
 use samite_client::{ClientOperation, Dataset, TransportKind};
+use samite_kv::KvView;
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::control::BackendKind;
 use samite_wire::op::Operation;

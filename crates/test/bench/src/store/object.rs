@@ -1,7 +1,7 @@
 //! Objects of 64 MiB, read and written in pieces between buffers that no cache holds.
 
 use samite_client::TransportKind;
-use samite_client::object::ObjectView;
+use samite_object::ObjectView;
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::control::BackendKind;
 

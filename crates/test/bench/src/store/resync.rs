@@ -4,9 +4,9 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use samite_client::kv::KvView;
-use samite_client::object::ObjectView;
 use samite_client::{Client, TransportKind};
+use samite_kv::KvView;
+use samite_object::ObjectView;
 use samite_types::{Error, ErrorKind, NodeId, Result};
 use samite_wire::control::BackendKind;
 

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
+use samite_launch::process::NodeProcess;
 use samite_types::NodeId;
 
 use super::entry;
 use crate::cluster::ClusterTarget;
 use crate::failure::{CommandFailure, ExitCode};
-use crate::local::process::NodeProcess;
 use crate::signals;
 
 /// How long a killed node may take to end.

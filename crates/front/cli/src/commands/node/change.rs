@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use samite_client::Client;
 use samite_client::runtime::{ClusterFile, NodeEntry};
+use samite_launch::aside::{self, way_back};
+use samite_launch::local::{self, spawn};
+use samite_launch::node_life;
+use samite_launch::process::{self, NodeProcess};
 use samite_placement::{ClusterMap, PartitionLoss};
 use samite_types::NodeId;
 use samite_wire::control::NodeReachability;
@@ -14,9 +18,6 @@ use samite_wire::membership::AdminRequest;
 use crate::cluster::ClusterTarget;
 use crate::failure::{CommandFailure, ExitCode, IoContext};
 use crate::health::loss_words;
-use crate::local::aside::{self, way_back};
-use crate::local::process::{self, NodeProcess};
-use crate::local::{self, launch, node_life};
 use crate::output::CommandOutput;
 
 /// How long another command that works on the cluster is waited for.
@@ -142,7 +143,8 @@ fn restart(
         Ok(client) => start(target, &file, client, node, wait),
         // No node lives that one could ask; then it cannot serve without the others, and is not
         // waited for.
-        Err(_) => spawn(target, &file, node).map(|entry| StartedNode { entry, losses: Vec::new() }),
+        Err(_) => start_process(target, &file, node)
+            .map(|entry| StartedNode { entry, losses: Vec::new() }),
     };
     let StartedNode { entry: fresh, losses } = fresh.map_err(|failure| {
         let durable = file.setup.durable.as_deref().unwrap_or_else(|| Path::new(""));
@@ -177,7 +179,7 @@ fn restart(
     if let Some(voter) = file.setup.third_voter
         && NodeProcess::started_at(voter.pid, voter.start_ticks).is_none()
     {
-        let (_, entry) = launch::third_voter(&target.dir, &file.setup)?;
+        let (_, entry) = spawn::third_voter(&target.dir, &file.setup)?;
         file.setup.third_voter = Some(entry);
         target.dir.write_cluster_file(&file)?;
         line.push_str(&format!("\nthe third voter had ended, and is back (pid {})", entry.pid));
@@ -210,17 +212,17 @@ fn set_aside(
     if let Some(client) = client {
         aside::check_others(&*client.refresh_map()?, node)?;
     }
-    aside::set_aside(durable, node)
+    Ok(aside::set_aside(durable, node)?)
 }
 
 /// Starts the process of `node`.
-fn spawn(
+fn start_process(
     target: &ClusterTarget,
     file: &ClusterFile,
     node: NodeId,
 ) -> Result<NodeEntry, CommandFailure> {
     let socket = target.dir.socket_path(node)?;
-    let child = launch::node(&target.dir, &file.setup, node)?;
+    let child = spawn::node(&target.dir, &file.setup, node)?;
     let pid = child.id();
     let start_ticks = process::start_ticks(pid)
         .ok_or_else(|| CommandFailure::failed(format!("{node} has ended at once; see its log")))?;
@@ -244,13 +246,12 @@ fn start(
 ) -> Result<StartedNode, CommandFailure> {
     let first = client.refresh_map()?;
     let before = first.node(node).map(|info| info.incarnation);
-    let mut entry = spawn(target, file, node)?;
+    let mut entry = start_process(target, file, node)?;
     let until = Instant::now() + Duration::from_secs(wait);
     loop {
         let Some(process) = living(&entry) else {
             let log = target.dir.log_path(node);
-            let said =
-                launch::last_words(&log).map_or_else(String::new, |said| format!(": {said}"));
+            let said = spawn::last_words(&log).map_or_else(String::new, |said| format!(": {said}"));
             let words = format!("{node} has ended{said}; its log is {}", log.display());
             return Err(CommandFailure::failed(words));
         };

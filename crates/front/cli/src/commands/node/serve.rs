@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit};
 use samite_client::runtime::{ClusterDir, EtcdTlsFiles};
+use samite_launch::directories;
+use samite_launch::memory::{self, MemoryRoom};
+use samite_launch::node_life::{self, NodeLife};
 use samite_node::etcd::EtcdTls;
 use samite_node::{
     ClusterTiming, CoordinatorConfig, FlashConfig, InstanceConfig, NodeConfig, NodeEvent,
@@ -18,12 +21,8 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cluster::ClusterTarget;
 use crate::failure::{CommandFailure, IoContext};
-use crate::local::launch;
-use crate::local::memory::{self, MemoryRoom};
-use crate::local::node_life::{self, NodeLife};
-use crate::local::tls;
 use crate::size::parse_size;
-use crate::{signals, turns};
+use crate::{signals, tls, turns};
 
 /// The arguments of a node that serves.
 #[derive(clap::Args)]
@@ -153,7 +152,7 @@ fn serve(
 fn flash(args: &ServeArgs) -> Result<Option<FlashConfig>, CommandFailure> {
     match &args.durable {
         Some(path) if args.node == NodeId::THIRD_VOTER.get() => {
-            launch::private_dir(path)?;
+            directories::private_dir(path)?;
             Ok(None)
         }
         durable => Ok(durable.clone().map(FlashConfig::at)),
@@ -175,7 +174,8 @@ fn raise_descriptors() {
 /// only a limit that is too small in itself is.
 fn memory(args: &ServeArgs) -> Result<u64, CommandFailure> {
     let room = if args.memory.is_some() { MemoryRoom::read_limits() } else { MemoryRoom::read() };
-    memory::of_node(args.memory, 1, room.as_ref())
+    let memory = memory::of_node(args.memory, 1, room.as_ref());
+    memory.map_err(|error| CommandFailure::usage(error.message()))
 }
 
 fn tls(args: &ServeArgs, dir: &ClusterDir) -> Result<TlsConfig, CommandFailure> {

@@ -1,0 +1,102 @@
+//! The arguments of a node's process, on whichever host.
+
+use std::ffi::OsString;
+
+use samite_client::runtime::{ClusterDir, ClusterSetup};
+use samite_types::NodeId;
+
+use crate::directories::node_dir;
+
+/// Memory of a process without records, in bytes.
+const VOTER_MEMORY: u64 = 16 << 20;
+
+/// The arguments of `samite` for a node of a cluster that was set up so, or for the process with its
+/// third voter.
+#[must_use]
+pub fn node_arguments(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Vec<OsString> {
+    // `--dir` first: that is how `down` knows a node whose pid was never written down.
+    let mut all: Vec<OsString> = vec!["node".into(), "--dir".into(), dir.path().into()];
+    let mut pair = |option: &str, value: OsString| all.extend([option.into(), value]);
+    let mut number = |option: &str, value: u64| pair(option, value.to_string().into());
+    number("--node", node.get().into());
+    number("--nodes", setup.founders.into());
+    let is_node = node != NodeId::THIRD_VOTER;
+    let (memory, shards) =
+        if is_node { (setup.memory_bytes, setup.shards) } else { (VOTER_MEMORY, 1) };
+    number("--memory", memory);
+    number("--shards", shards.into());
+    number("--coordinators", setup.coordinators.into());
+    if let Some(partitions) = setup.partitions {
+        number("--partitions", partitions.into());
+    }
+    if !setup.etcd.is_empty() {
+        pair("--etcd", setup.etcd.join(",").into());
+    }
+    if setup.tcp {
+        pair("--tcp", "127.0.0.1:0".into());
+    }
+    if let Some(micros) = setup.scrub_interval_us {
+        pair("--scrub-interval", format!("{micros}us").into());
+    }
+    if let Some(files) = &setup.etcd_tls {
+        pair("--etcd-ca", (&files.authorities).into());
+        if let Some((certificate, key)) = &files.own {
+            pair("--etcd-cert", certificate.into());
+            pair("--etcd-key", key.into());
+        }
+    }
+    if let Some((certificate, key)) = &setup.tls_files {
+        pair("--tls-cert", certificate.into());
+        pair("--tls-key", key.into());
+    }
+    if let Some(durable) = &setup.durable {
+        pair("--durable", node_dir(durable, node).into());
+    }
+    let flags = [
+        (setup.tls && setup.tls_files.is_none(), "--tls"),
+        (setup.third_voter.is_some(), "--third-voter"),
+        (setup.is_founded, "--founded"),
+    ];
+    all.extend(flags.into_iter().filter(|(is_on, _)| *is_on).map(|(_, flag)| flag.into()));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use samite_client::runtime::{RuntimeDir, VoterEntry};
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_only_votes_gets_little_memory_and_every_setting_is_handed_on() {
+        let runtime = RuntimeDir::at("/run/samite").unwrap();
+        let dir = runtime.cluster("c").unwrap();
+        let setup = ClusterSetup {
+            founders: 2,
+            memory_bytes: 1 << 30,
+            shards: 4,
+            partitions: Some(8),
+            tls: true,
+            tcp: true,
+            durable: Some("/flash".into()),
+            scrub_interval_us: Some(5),
+            coordinators: 2,
+            third_voter: Some(VoterEntry::default()),
+            is_founded: true,
+            ..ClusterSetup::default()
+        };
+        let line = |node| {
+            let all = node_arguments(&dir, &setup, node);
+            all.iter().map(|one| one.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        let rest = "--coordinators 2 --partitions 8 --tcp 127.0.0.1:0 --scrub-interval 5us";
+        assert_eq!(
+            line(NodeId(1)),
+            format!(
+                "node --dir /run/samite/c --node 1 --nodes 2 --memory 1073741824 --shards 4 {rest} \
+                 --durable /flash/n1 --tls --third-voter --founded"
+            )
+        );
+        assert!(line(NodeId::THIRD_VOTER).contains("--memory 16777216 --shards 1 --coord"));
+    }
+}
