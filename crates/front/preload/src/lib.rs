@@ -41,5 +41,6 @@ mod raw;
 mod real;
 mod session;
 mod signals;
+mod start_environment;
 mod store;
 mod table;

@@ -11,7 +11,7 @@ use samite_fs::{CallerContext, FileSystem};
 use samite_types::Result;
 
 use crate::hooks::identity;
-use crate::{init, locks, path_class, raw};
+use crate::{locks, path_class, raw, start_environment};
 
 /// Dataset of files that programs see.
 const DATASET: &str = "files";
@@ -39,7 +39,7 @@ fn connect() -> Result<&'static PreloadStore, Errno> {
         return Ok(store);
     }
     let open = || {
-        let client = init::client()?;
+        let client = start_environment::client()?;
         let fs = FileSystem::open_mounted(&client, DATASET, Some(path_class::prefix()))?;
         // They leave with `flush`, before this process forks or ends.
         fs.defer_files(true);

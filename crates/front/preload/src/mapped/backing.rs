@@ -21,7 +21,7 @@ use rustix::fs::{AtFlags, CWD, Dir, FlockOperation, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::real::NextSymbol;
-use crate::{init, own_descriptors};
+use crate::{own_descriptors, start_environment};
 
 pub const PAGE_LEN: usize = 4096;
 /// Where the hashes begin: behind the largest file ([`samite_fs::FILE_LEN_MAX`]).
@@ -271,7 +271,7 @@ fn free_at(file: BorrowedFd<'_>) -> Result<u64, Errno> {
 }
 
 fn name(ino: u64) -> Result<String, Errno> {
-    let cluster = init::cluster_hash().map_err(|error| error.kind().errno())?;
+    let cluster = start_environment::cluster_hash().map_err(|error| error.kind().errno())?;
     Ok(format!("{cluster:016x}-{ino:016x}"))
 }
 
