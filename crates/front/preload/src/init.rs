@@ -8,7 +8,7 @@ use crate::hooks::stdio;
 use crate::session::SlotId;
 use crate::start_environment::{self, StartEnvironment};
 use crate::table::DescriptionUse;
-use crate::{cwd, fork_lock, hook, locks, mapped, path_class, session, store, table};
+use crate::{cwd, fork_lock, hook, locks, mapped, mount_prefix, session, store, table};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -24,7 +24,7 @@ extern "C" fn start(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c_cha
         // Before any thread can touch the store: a fork that libc has begun does not ask for handlers again.
         watch_forks();
         let environment = StartEnvironment::take(envp);
-        path_class::set_prefix(environment.mount);
+        mount_prefix::set_prefix(environment.mount);
         environment.ranks.make_room();
         if let Some(path) = environment.cwd {
             cwd::enter_store(path);

@@ -11,9 +11,10 @@ use crate::hook::{attempt, hooks};
 use crate::hooks::program::{self, ProgramFile};
 use crate::hooks::space::settle_all;
 use crate::hooks::unreached;
-use crate::start_environment::{self, CWD, FDS, LOCKS};
-use crate::path_class::{PathRoom, PathRoute, classify, way_out};
+use crate::path_class::classify;
 use crate::real::set_errno;
+use crate::start_environment::{self, CWD, FDS, LOCKS};
+use crate::store_location::{PathRoom, PathRoute, way_out};
 use crate::{cwd, hook, locks, raw, store, table};
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";

@@ -14,8 +14,9 @@ use samite_fs::{FileAttributes, FileKind};
 
 use crate::hook::{answer, attempt, hooks};
 use crate::hooks::status::look;
-use crate::path_class::{PathRoom, PathRoute, StoreLocation, classify};
+use crate::path_class::classify;
 use crate::real::set_errno;
+use crate::store_location::{PathRoom, PathRoute, StoreLocation};
 use crate::{start_environment, store};
 
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);

@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::hooks::exec::strings;
 use crate::hooks::reading::write;
-use crate::path_class::prefix;
+use crate::mount_prefix::prefix;
 use crate::{cwd, foreign, start_environment};
 
 /// Says so on standard error, when a program is about to be started that does not see the store, though it is asked to work there:
