@@ -4,8 +4,6 @@
 //! the connection; and into frames that clients send, where they would be handed to the service. So
 //! a frame that is lost has been paid for like any other, and a late one delays its reader alone.
 
-mod delayed;
-
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -14,8 +12,6 @@ use samite_types::RequestId;
 use samite_types::fault::{FrameWords, TrafficClass};
 use samite_wire::frame::{FLAG_PAYLOAD_UNCHECKED, FrameHeader, FrameKind, HEADER_LEN};
 use zerocopy::IntoBytes;
-
-pub(crate) use delayed::{DelayQueue, DelayedFrame, DelayedItem};
 
 /// Length of the checksum, which ends the header.
 const CHECKSUM_LEN: usize = 4;

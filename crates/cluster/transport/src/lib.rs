@@ -10,6 +10,7 @@
 //! lead back into its own hooks.
 
 mod address;
+mod doorbell;
 mod fault;
 mod handshake;
 mod key;

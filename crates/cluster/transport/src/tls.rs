@@ -19,24 +19,9 @@ mod record;
 mod tests;
 
 pub use files::{TlsAuthorities, TlsFiles};
-pub(crate) use handshake::{TlsHandshake, TlsSession};
+pub(crate) use handshake::{Binding, TlsHandshake, TlsSession};
 pub(crate) use keys::server_config;
-pub(crate) use record::{RecordOpener, RecordSealer};
-
-/// Hash of all bytes of a TLS handshake. The same at both ends, and at no other connection: both sides' ephemeral keys are in it.
-pub(crate) type Binding = [u8; 32];
-
-/// Longest record: header, content, its type, and the tag of any cipher of TLS 1.3.
-pub(crate) const RECORD_LEN_MAX: usize = RECORD_HEADER_LEN + CONTENT_LEN_MAX + 256;
-/// Most content of a record.
-const CONTENT_LEN_MAX: usize = 16 << 10;
-const RECORD_HEADER_LEN: usize = 5;
-
-/// The length of the record at the front of `bytes`, header included; `None`: more bytes are needed to tell.
-fn record_len(bytes: &[u8]) -> Option<usize> {
-    let header = bytes.get(..RECORD_HEADER_LEN)?;
-    Some(RECORD_HEADER_LEN + usize::from(u16::from_be_bytes([header[3], header[4]])))
-}
+pub(crate) use record::{RECORD_LEN_MAX, RecordOpener, RecordSealer};
 
 /// Whether a peer's first bytes are the beginning of a TLS handshake.
 pub(crate) fn begins_handshake(bytes: &[u8]) -> bool {

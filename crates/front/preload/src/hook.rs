@@ -160,11 +160,11 @@ macro_rules! alias {
 /// A path that leaves the store, through `..` or a symbolic link, is given to the real function under its plain name.
 macro_rules! by_path {
     ($dir:expr, $path:ident, $real:expr, |$place:ident| $work:expr) => {{
-        let mut room = $crate::path_class::PathRoom::new();
-        let mut link_room = $crate::path_class::PathRoom::new();
+        let mut room = $crate::store_location::PathRoom::new();
+        let mut link_room = $crate::store_location::PathRoom::new();
         'done: {
             let place = match $crate::path_class::classify($dir, $path, &mut room) {
-                $crate::path_class::PathRoute::Real => {
+                $crate::store_location::PathRoute::Real => {
                     let outcome = $real;
                     if !$crate::hook::has_failed(&outcome) {
                         break 'done outcome;
@@ -174,14 +174,14 @@ macro_rules! by_path {
                         None => break 'done outcome,
                     }
                 }
-                $crate::path_class::PathRoute::Elsewhere($path) => break 'done $real,
-                $crate::path_class::PathRoute::Store(place) => place,
+                $crate::store_location::PathRoute::Elsewhere($path) => break 'done $real,
+                $crate::store_location::PathRoute::Store(place) => place,
             };
             let outcome = $crate::hook::attempt(|| {
                 let $place = &place;
                 $work
             });
-            match $crate::path_class::way_out(&place, &outcome) {
+            match $crate::store_location::way_out(&place, &outcome) {
                 Some(outside) => {
                     let $path = outside.as_ptr();
                     $real
@@ -218,7 +218,7 @@ macro_rules! by_fd {
 macro_rules! by_open_fd {
     ($fd:expr, $real:expr, |$open:ident| $work:expr) => {
         $crate::hook::by_fd!($fd, $real, |$open| {
-            $crate::hooks::reading::check_open(&$open)?;
+            $open.check_open()?;
             $work
         })
     };

@@ -1,59 +1,14 @@
-//! Start of the library in a process, and what it takes from the environment.
-//!
-//! | variable | meaning |
-//! |---|---|
-//! | `SAMITE_CLUSTER`, `SAMITE_RUNTIME_DIR`, … | the store to use; kept for every program started from here |
-//! | `SAMITE_MOUNT` | absolute path under which the store appears |
-//! | `SAMITE_FDS` | open files of the store that the program inherits: `fd:session.slot.lifeline,…`, with the keep-alive socket last |
-//! | `SAMITE_LOCKS` | file locks that the process had before `exec` |
-//! | `SAMITE_CWD` | its working directory, when that is in the store |
-//!
-//! The last three are set by the hooks of `exec` and taken out again here, so that they never go
-//! stale. The variables of Open MPI's launcher on its ranks are for [`ranks`](crate::ranks).
+//! Start of the library in a process: what it inherits over `exec`, and that it hears of forks.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
-use std::ptr::NonNull;
-use std::sync::OnceLock;
+use std::ffi::{c_char, c_int, c_void};
 
 use rustix::io::Errno;
-use samite_client::runtime::{
-    ClusterDir, DEFAULT_CLUSTER, DEFAULT_MOUNT, ENV_CLUSTER, ENV_MOUNT, ENV_RUNTIME_DIR, RuntimeDir,
-};
-use samite_client::{Client, ClientOptions, ENV_TRANSPORT, parse_transport};
-use samite_types::Result;
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::hooks::stdio;
-use crate::ranks::LauncherRanks;
 use crate::session::SlotId;
+use crate::start_environment::{self, StartEnvironment};
 use crate::table::DescriptionUse;
-use crate::{cwd, fork_lock, hook, locks, mapped, path_class, session, store, table};
-
-/// Open files that an `exec` hands on.
-pub const FDS: &[u8] = b"SAMITE_FDS=";
-/// Locks of the process that an `exec` hands on.
-pub const LOCKS: &[u8] = b"SAMITE_LOCKS=";
-/// Working directory in the store that an `exec` hands on.
-pub const CWD: &[u8] = b"SAMITE_CWD=";
-/// Variables that every program started from here gets too.
-const LASTING: &[u8] = b"SAMITE_";
-const PRELOAD: &[u8] = b"LD_PRELOAD=";
-const LIBRARY: &[u8] = b"libsamite_preload";
-
-/// The part of the environment that programs started from here must have, as NUL-terminated strings; and this library's path.
-pub struct LastingEnvironment {
-    /// `SAMITE_*=…`.
-    pub variables: Vec<&'static CStr>,
-    /// Path by which the loader was told of this library.
-    pub library: Option<&'static [u8]>,
-}
-
-static LASTING_KEPT: OnceLock<LastingEnvironment> = OnceLock::new();
-
-/// The state that [`start`] kept; `None` before.
-pub fn lasting() -> Option<&'static LastingEnvironment> {
-    LASTING_KEPT.get()
-}
+use crate::{cwd, fork_lock, hook, locks, mapped, mount_prefix, session, store, table};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -68,8 +23,8 @@ extern "C" fn start(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c_cha
     let _ = std::panic::catch_unwind(|| {
         // Before any thread can touch the store: a fork that libc has begun does not ask for handlers again.
         watch_forks();
-        let environment = InitEnvironment::take(envp);
-        path_class::set_prefix(environment.mount);
+        let environment = StartEnvironment::take(envp);
+        mount_prefix::set_prefix(environment.mount);
         environment.ranks.make_room();
         if let Some(path) = environment.cwd {
             cwd::enter_store(path);
@@ -80,132 +35,8 @@ extern "C" fn start(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c_cha
         if let Some(text) = environment.locks {
             locks::inherit(text);
         }
-        // Set once: the loader calls this once.
-        let _ = LASTING_KEPT.set(environment.lasting);
+        start_environment::keep(environment.lasting);
     });
-}
-
-struct InitEnvironment {
-    mount: &'static [u8],
-    fds: Option<&'static [u8]>,
-    locks: Option<&'static [u8]>,
-    cwd: Option<&'static [u8]>,
-    ranks: LauncherRanks,
-    lasting: LastingEnvironment,
-}
-
-impl InitEnvironment {
-    /// Reads the environment, and takes the variables out that are for this program only.
-    /// Everything is copied: a program may write over its first environment.
-    fn take(envp: *mut *mut c_char) -> Self {
-        let mut found = Self {
-            mount: DEFAULT_MOUNT.as_bytes(),
-            fds: None,
-            locks: None,
-            cwd: None,
-            ranks: LauncherRanks::default(),
-            lasting: LastingEnvironment { variables: Vec::new(), library: None },
-        };
-        if envp.is_null() {
-            return found;
-        }
-        let (mut from, mut to) = (envp, envp);
-        loop {
-            // SAFETY: the loader's environment ends with a null pointer, where this loop ends too.
-            let entry = unsafe { *from };
-            let stays = entry.is_null() || {
-                // SAFETY: entries are NUL-terminated strings.
-                found.visit(unsafe { CStr::from_ptr(entry) })
-            };
-            if let Some(entry) = NonNull::new(entry) {
-                // SAFETY: as above; they are the process's own, and nobody takes them away before `main`.
-                unsafe { found.ranks.visit(entry) };
-            }
-            if stays {
-                // SAFETY: `to` never overtakes `from`.
-                unsafe {
-                    *to = entry;
-                    to = to.add(1);
-                }
-            }
-            if entry.is_null() {
-                return found;
-            }
-            // SAFETY: not at the end yet.
-            from = unsafe { from.add(1) };
-        }
-    }
-
-    fn visit(&mut self, entry: &CStr) -> bool {
-        let bytes = entry.to_bytes();
-        if let Some(list) = bytes.strip_prefix(PRELOAD) {
-            let ours = list
-                .split(|byte| matches!(byte, b':' | b' '))
-                .find(|path| path.windows(LIBRARY.len()).any(|part| part == LIBRARY));
-            self.lasting.library = ours.map(|path| &*path.to_vec().leak());
-        } else if bytes.starts_with(LASTING) {
-            let kept: &'static CStr = Box::leak(entry.to_owned().into_boxed_c_str());
-            let bytes = kept.to_bytes();
-            if let Some(fds) = bytes.strip_prefix(FDS) {
-                self.fds = Some(fds);
-                return false;
-            }
-            if let Some(text) = bytes.strip_prefix(LOCKS) {
-                self.locks = Some(text);
-                return false;
-            }
-            if let Some(path) = bytes.strip_prefix(CWD) {
-                self.cwd = Some(path);
-                return false;
-            }
-            if let Some(mount) = value(bytes, ENV_MOUNT)
-                && mount.first() == Some(&b'/')
-            {
-                let end = mount.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
-                if end > 0 {
-                    self.mount = &mount[..end];
-                }
-            }
-            self.lasting.variables.push(kept);
-        }
-        true
-    }
-}
-
-fn value<'a>(entry: &'a [u8], name: &str) -> Option<&'a [u8]> {
-    entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
-}
-
-/// Connects to the cluster that the environment named at the start.
-pub fn client() -> Result<Client> {
-    let transport = named(ENV_TRANSPORT).map(parse_transport).transpose()?;
-    Client::from_cluster_dir(&cluster()?, ClientOptions { transport, ..ClientOptions::default() })
-}
-
-/// A number that tells the cluster from all others, earlier ones of its name included.
-pub fn cluster_hash() -> Result<u64> {
-    static KNOWN: OnceLock<u64> = OnceLock::new();
-    if let Some(known) = KNOWN.get() {
-        return Ok(*known);
-    }
-    let hash = xxh3_64(&cluster()?.read_key()?);
-    Ok(*KNOWN.get_or_init(|| hash))
-}
-
-/// A variable of the environment at the start.
-fn named(name: &str) -> Option<&'static str> {
-    let lasting = lasting()?;
-    let value = lasting.variables.iter().find_map(|entry| value(entry.to_bytes(), name))?;
-    std::str::from_utf8(value).ok().filter(|value| !value.is_empty())
-}
-
-/// The directory of the cluster that the environment named at the start.
-pub fn cluster() -> Result<ClusterDir> {
-    let runtime = match named(ENV_RUNTIME_DIR) {
-        Some(path) => RuntimeDir::at(path)?,
-        None => RuntimeDir::for_user()?,
-    };
-    runtime.cluster(named(ENV_CLUSTER).unwrap_or(DEFAULT_CLUSTER))
 }
 
 /// Takes over the open files of the program before `exec`.

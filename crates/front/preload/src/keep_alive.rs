@@ -26,7 +26,7 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 
-use crate::{own_descriptors, raw};
+use crate::{descriptor_range, raw};
 
 /// Most connections that are sent in one message: a process has one for each node on which it locks.
 const CONNECTIONS_MAX: usize = 128;
@@ -39,7 +39,7 @@ pub fn create() -> Result<c_int, Errno> {
     rustix::net::bind(&socket, &SocketAddrUnix::new_unnamed())?;
     let own = SocketAddrUnix::try_from(rustix::net::getsockname(&socket)?)?;
     rustix::net::connect(&socket, &own)?;
-    let fd = own_descriptors::keep(socket)?;
+    let fd = descriptor_range::keep(socket)?;
     set_survives(fd, true);
     Ok(fd)
 }
@@ -49,7 +49,7 @@ pub fn adopt(fd: c_int) -> Option<c_int> {
     let socket = raw::borrowed_fd(fd).ok()?;
     let kind = rustix::net::sockopt::socket_type(socket).ok()?;
     (kind == SocketType::DGRAM).then(|| {
-        own_descriptors::adopt(fd);
+        descriptor_range::adopt(fd);
         fd
     })
 }

@@ -24,7 +24,10 @@
 compile_error!("the preload library knows the C library and types of 64-bit Linux with glibc only");
 
 mod attr;
+mod caller;
 mod cwd;
+mod description_locks;
+mod descriptor_range;
 mod foreign;
 mod fork_lock;
 mod hook;
@@ -33,6 +36,7 @@ mod init;
 mod keep_alive;
 mod locks;
 mod mapped;
+mod mount_prefix;
 mod outside_path;
 mod own_descriptors;
 mod path_class;
@@ -41,5 +45,7 @@ mod raw;
 mod real;
 mod session;
 mod signals;
+mod start_environment;
 mod store;
+mod store_location;
 mod table;

@@ -11,10 +11,9 @@ use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
 
 use crate::foreign;
-use crate::path_class::{
-    PathRoom, PathRoute, StoreLocation, below_prefix, normalise, prefix, store_path_of,
-};
+use crate::mount_prefix::{below_prefix, normalise, prefix};
 use crate::real::errno;
+use crate::store_location::{PathRoom, PathRoute, StoreLocation, store_path_of};
 
 /// Most symbolic links followed in one resolution, as in Linux.
 const LINKS_MAX: usize = 40;

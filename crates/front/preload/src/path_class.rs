@@ -1,95 +1,12 @@
 //! Path classification: whether a path belongs to the store or to the kernel.
 
-use std::ffi::{CString, c_char, c_int};
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::ffi::{c_char, c_int};
 
 use rustix::io::Errno;
-use samite_fs::{PATH_LEN_MAX, RelativePath};
 
-use crate::table::DescriptionUse;
-use crate::{cwd, foreign, hook, outside_path, session, store, table};
-
-/// Where the store appears: an absolute path without a slash at its end. Null until the library has started.
-static PREFIX: AtomicPtr<u8> = AtomicPtr::new(null_mut());
-static PREFIX_LEN: AtomicUsize = AtomicUsize::new(0);
-
-/// Sets the mount prefix, once, at start.
-pub fn set_prefix(prefix: &'static [u8]) {
-    PREFIX_LEN.store(prefix.len(), Ordering::Relaxed);
-    PREFIX.store(prefix.as_ptr().cast_mut(), Ordering::Release);
-}
-
-/// The mount prefix; empty before the library has started.
-pub fn prefix() -> &'static [u8] {
-    let start = PREFIX.load(Ordering::Acquire);
-    if start.is_null() {
-        return &[];
-    }
-    // SAFETY: `set_prefix` had a static slice of this start and length.
-    unsafe { std::slice::from_raw_parts(start, PREFIX_LEN.load(Ordering::Relaxed)) }
-}
-
-/// Memory for a path that had to be put together; takes none until then.
-pub struct PathRoom(pub Vec<u8>);
-
-impl PathRoom {
-    pub const fn new() -> Self {
-        Self(Vec::new())
-    }
-}
-
-/// A path in the store.
-pub struct StoreLocation<'a> {
-    dir: Option<DescriptionUse>,
-    path: &'a [u8],
-}
-
-impl StoreLocation<'_> {
-    /// An open directory itself, as `.` in it.
-    pub fn itself(dir: &DescriptionUse) -> Self {
-        Self { dir: Some(dir.clone()), path: b"." }
-    }
-
-    /// For the file system's calls.
-    pub fn at(&self) -> Result<RelativePath<'_>, Errno> {
-        if self.path.is_empty() {
-            return Err(Errno::NOENT);
-        }
-        if self.path.len() > PATH_LEN_MAX {
-            return Err(Errno::NAMETOOLONG);
-        }
-        match &self.dir {
-            None => Ok(RelativePath::from(self.path)),
-            Some(dir) => Ok(RelativePath::dir(dir.file()?, self.path)),
-        }
-    }
-}
-
-/// The absolute path outside the store to which a symbolic link on the way to `place` leads; told by `outcome`.
-#[inline]
-pub fn way_out<T>(place: &StoreLocation<'_>, outcome: &Result<T, Errno>) -> Option<CString> {
-    if matches!(outcome, Err(Errno::XDEV)) { find_way_out(place) } else { None }
-}
-
-#[cold]
-fn find_way_out(place: &StoreLocation<'_>) -> Option<CString> {
-    let outside = hook::attempt(|| {
-        let at = place.at()?;
-        store::call_as(|fs, caller| fs.way_out(caller, at, true))
-    });
-    CString::new(outside.ok()??).ok()
-}
-
-/// Where a call goes.
-pub enum PathRoute<'a> {
-    /// To libc, as it is.
-    Real,
-    /// To libc, with this absolute path: the program's path leaves the store.
-    Elsewhere(*const c_char),
-    /// To the store.
-    Store(StoreLocation<'a>),
-}
+use crate::mount_prefix::{below_prefix, normalise, prefix};
+use crate::store_location::{PathRoom, PathRoute, StoreLocation};
+use crate::{cwd, foreign, hook, outside_path, session, table};
 
 /// Decides where a call on `path`, relative to `dirfd`, goes.
 #[inline]
@@ -217,21 +134,6 @@ fn components_have_detours(path: &[u8]) -> bool {
     path[1..].split(|byte| *byte == b'/').any(|name| matches!(name, b"" | b"." | b".."))
 }
 
-/// The part of a whole path below the prefix: empty, or starting with `/`.
-pub fn below_prefix(path: &[u8]) -> Option<&[u8]> {
-    let prefix = prefix();
-    let rest = path.strip_prefix(prefix)?;
-    (!prefix.is_empty() && (rest.is_empty() || rest[0] == b'/')).then_some(rest)
-}
-
-/// The place that `whole`, an absolute plain path, names in the store; `None`: it is not in the store.
-pub fn store_path_of<'a>(whole: Vec<u8>, room: &'a mut PathRoom) -> Option<StoreLocation<'a>> {
-    below_prefix(&whole)?;
-    room.0 = whole;
-    let rest = &room.0[prefix().len()..];
-    Some(StoreLocation { dir: None, path: if rest.is_empty() { b"/" } else { rest } })
-}
-
 #[cold]
 fn absolute<'a>(path: *const c_char, room: &'a mut PathRoom) -> PathRoute<'a> {
     let Ok(text) = foreign::text(path) else { return PathRoute::Real };
@@ -249,14 +151,14 @@ fn absolute<'a>(path: *const c_char, room: &'a mut PathRoom) -> PathRoute<'a> {
 }
 
 const fn in_store(rest: &[u8]) -> PathRoute<'_> {
-    PathRoute::Store(StoreLocation { dir: None, path: if rest.is_empty() { b"/" } else { rest } })
+    PathRoute::Store(StoreLocation::below_prefix(rest))
 }
 
 #[cold]
 fn relative_to_cwd<'a>(path: *const c_char, room: &'a mut PathRoom) -> PathRoute<'a> {
     let Ok(text) = foreign::text(path) else { return PathRoute::Real };
     if text.is_empty() {
-        return PathRoute::Store(StoreLocation { dir: None, path: b"" });
+        return PathRoute::Store(StoreLocation::whole(b""));
     }
     let mut whole = cwd::path();
     whole.push(b'/');
@@ -287,7 +189,7 @@ fn relative_to_open<'a>(dirfd: c_int, text: &[u8], room: &'a mut PathRoom) -> Pa
             }
         }
     }
-    PathRoute::Store(StoreLocation { dir: Some(dir), path: text })
+    PathRoute::Store(StoreLocation::beneath(dir, text))
 }
 
 /// `whole` is a path below the store's root that may climb above it.
@@ -298,7 +200,7 @@ fn leave_or_stay(whole: Vec<u8>, room: &mut PathRoom) -> PathRoute<'_> {
         return plain(&absolute, room);
     }
     room.0 = whole;
-    PathRoute::Store(StoreLocation { dir: None, path: &room.0 })
+    PathRoute::Store(StoreLocation::whole(&room.0))
 }
 
 /// A path that crosses the root of the store, by its plain name.
@@ -325,25 +227,4 @@ fn climbs(path: &[u8]) -> bool {
         }
     }
     false
-}
-
-/// An absolute path without `//`, `.` and `..`. Lexical: a symbolic link before `..` is not looked at.
-pub fn normalise(path: &[u8], out: &mut Vec<u8>) {
-    out.clear();
-    for name in path.split(|byte| *byte == b'/') {
-        match name {
-            b"" | b"." => {}
-            b".." => {
-                let parent = out.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-                out.truncate(parent);
-            }
-            _ => {
-                out.push(b'/');
-                out.extend_from_slice(name);
-            }
-        }
-    }
-    if out.is_empty() {
-        out.push(b'/');
-    }
 }

@@ -26,7 +26,7 @@ use rustix::fs::{AtFlags, CWD, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::{own_descriptors, raw};
+use crate::{descriptor_range, raw};
 
 const PAGE_LEN: usize = 4096;
 /// Slots of a session, with page 0.
@@ -271,7 +271,8 @@ fn create() -> Result<usize, Errno> {
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&file, seals)?;
     let base = map(&file)?;
-    let path_fd = own_descriptors::keep(open_again(file.as_fd(), OFlags::PATH | OFlags::CLOEXEC)?)?;
+    let path_fd =
+        descriptor_range::keep(open_again(file.as_fd(), OFlags::PATH | OFlags::CLOEXEC)?)?;
     // SAFETY: page 0 of the mapping that was just made.
     unsafe { &*base }.offset.store(MAGIC, Ordering::Relaxed);
     let session = &SESSIONS[index];

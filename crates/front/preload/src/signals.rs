@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use libc::{c_int, sigset_t};
 use rustix::io::Errno;
 
-use crate::own_descriptors;
+use crate::descriptor_range;
 
 /// Highest number of a signal.
 const LAST: c_int = 64;
@@ -72,7 +72,7 @@ impl BlockedSignals {
             }
             // SAFETY: the kernel has just made it.
             let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-            self.alarm = Some(own_descriptors::out_of_the_way(fd));
+            self.alarm = Some(descriptor_range::out_of_the_way(fd));
         }
         self.alarm.as_ref().map(AsFd::as_fd).ok_or(Errno::MFILE)
     }

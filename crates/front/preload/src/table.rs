@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::io::Errno;
 use samite_fs::{OpenFile, OpenState};
 
-use crate::locks::DescriptionLocks;
+use crate::description_locks::DescriptionLocks;
 use crate::session::{self, DescriptionSlot, SlotId};
 use crate::store;
 
@@ -95,6 +95,29 @@ impl OpenDescription {
     /// `O_*` flags as `F_GETFL` tells them.
     pub fn status(&self) -> c_int {
         self.slot().status.load(Ordering::Relaxed).cast_signed()
+    }
+
+    /// A descriptor that only names a file (`O_PATH`) is none for most calls.
+    pub fn check_open(&self) -> Result<(), Errno> {
+        if self.status() & libc::O_PATH != 0 { Err(Errno::BADF) } else { Ok(()) }
+    }
+
+    /// Whether it is open for reading.
+    pub fn check_readable(&self) -> Result<(), Errno> {
+        let status = self.status();
+        if status & libc::O_PATH != 0 || status & libc::O_ACCMODE == libc::O_WRONLY {
+            return Err(Errno::BADF);
+        }
+        Ok(())
+    }
+
+    /// Whether it is open for writing.
+    pub fn check_writable(&self) -> Result<(), Errno> {
+        let status = self.status();
+        if status & libc::O_PATH != 0 || status & libc::O_ACCMODE == libc::O_RDONLY {
+            return Err(Errno::BADF);
+        }
+        Ok(())
     }
 
     /// The open file; opened again first when it was inherited over `exec`.

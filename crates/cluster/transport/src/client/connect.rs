@@ -12,10 +12,11 @@ use samite_wire::frame::{FrameKind, HEADER_LEN};
 use samite_wire::hello::{RingLayout, Welcome};
 
 use super::channel::HandshakeChannel;
+use super::descriptor::LinkDescriptor;
 use super::reader::LinkReader;
 use super::rings::RingSender;
 use super::sender::SocketSender;
-use super::shared::{LinkDescriptor, LinkShared};
+use super::shared::LinkShared;
 use super::table::RequestTable;
 use crate::address::socket_flags;
 use crate::fault::{bend, reset, words};

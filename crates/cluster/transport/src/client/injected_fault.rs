@@ -3,7 +3,7 @@
 use samite_types::fault::FaultParty;
 use samite_types::{Deadline, Error, ErrorKind, RequestId, Result};
 
-use super::OutgoingRequest;
+use super::request::OutgoingRequest;
 use super::shared::LinkShared;
 use super::stream::ReadPatience;
 use crate::fault::{bend, reset, whole, words};

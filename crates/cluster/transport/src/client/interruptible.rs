@@ -9,8 +9,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use samite_types::{Error, Result};
 
-use super::NodeLink;
-use super::stream::ReadPatience;
+use super::link::NodeLink;
 use crate::socket::timespec;
 
 /// Silence after which a peer over tcp is asked whether it is there.
@@ -35,7 +34,7 @@ impl NodeLink {
     /// The link is dead.
     pub fn wait_beside(&self, other: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<WaitEnd> {
         let failed = |errno| Error::io("wait for a reply", errno);
-        let fd = self.shared.line(ReadPatience::None)?.fd;
+        let fd = self.borrowed_socket()?;
         if self.address().is_tcp() {
             // A node whose host is gone says nothing more.
             sockopt::set_socket_keepalive(fd, true).map_err(failed)?;

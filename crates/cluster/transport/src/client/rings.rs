@@ -7,10 +7,10 @@ use samite_types::RequestId;
 use samite_wire::frame::{FrameHeader, HEADER_LEN};
 use zerocopy::IntoBytes;
 
-use super::OutgoingRequest;
-use super::shared::LinkDescriptor;
+use super::descriptor::LinkDescriptor;
+use super::request::OutgoingRequest;
 use crate::address::LOCAL_FLAGS;
-use crate::server::ring_bell;
+use crate::doorbell::ring_bell;
 use crate::shm::ring::{ControlWord, RingKind, RingMemory, RingProducer};
 
 #[derive(Debug)]

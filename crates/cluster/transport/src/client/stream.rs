@@ -10,12 +10,13 @@ use samite_types::{Clock, Deadline, Error, ErrorKind, SystemClock};
 use samite_wire::WireError;
 use samite_wire::frame::{CheckedHeader, FrameCheck, HEADER_LEN};
 
-use super::STREAM_LEN_MIN;
 use super::sender::SocketSender;
 use crate::socket::{WAIT_SLICE, poll_for, receive};
 use crate::spin::{PollCost, SpinTime};
 use crate::tls::RecordOpener;
 
+/// Payloads longer than this, in bytes, may have to be read with [`LinkReply::read_payload`](super::LinkReply::read_payload); shorter ones are in place.
+pub const STREAM_LEN_MIN: usize = 16 << 10;
 /// Bytes received at once while frames are small.
 const RECEIVE_LEN: usize = 32 << 10;
 /// A buffer grown for a long body is given back above this size.

@@ -9,8 +9,8 @@ use rustix::net::{RecvFlags, SendFlags, SocketFlags, sockopt};
 use rustls::ServerConfig;
 use samite_types::{Clock, Error, ErrorKind, Result, SystemClock};
 
-use super::Listener;
 use super::layer::LayerStart;
+use super::listener::Listener;
 use super::ration::LogRation;
 use crate::TlsFiles;
 use crate::handshake::goodbye;

@@ -7,14 +7,14 @@ use samite_types::{Error, ErrorKind, NodeId, Result, SystemEntropy};
 use samite_wire::WireError;
 use samite_wire::frame::{CheckedHeader, FrameCheck, FrameKind, HEADER_LEN};
 
-use super::injected_fault::is_request_harmed;
+use super::conn_id::ConnId;
+use super::dispatch::{LoopContext, serve_reply, serve_request};
 use super::layer::ReceiveLayer;
+use super::replies::{ReplySink, gone, was_reset};
 use super::rings::RingInput;
-use super::{ConnId, ConnectionPeer, NodeService, ReplySink};
+use super::service::ConnectionPeer;
 use crate::address::socket_flags;
-use crate::handshake::{NodeSide, NodeStep, check_header, is_trusted, read_goodbye};
-use crate::key::ClusterKey;
-use crate::server::replies::{gone, was_reset};
+use crate::handshake::{NodeSide, NodeStep, check_header, is_trusted};
 use crate::socket;
 use crate::tls::begins_handshake;
 
@@ -70,14 +70,6 @@ pub(super) enum ReadResult {
     Wait,
     /// The peer has proved the key: welcome it.
     Welcome { peer: ConnectionPeer, wants_rings: bool },
-}
-
-/// State that every connection of a loop needs.
-pub(super) struct LoopContext<'a> {
-    pub(super) node: NodeId,
-    pub(super) key: &'a ClusterKey,
-    pub(super) service: &'a mut dyn NodeService,
-    pub(super) replies: &'a mut ReplySink,
 }
 
 impl ServerConnection {
@@ -349,61 +341,6 @@ impl ServerConnection {
                     }
                 }
             }
-        }
-    }
-}
-
-/// Hands a frame that came by a connection of this side's making to the service.
-fn serve_reply(
-    id: ConnId,
-    header: &CheckedHeader,
-    body: &[u8],
-    payload: &[u8],
-    place: &mut LoopContext<'_>,
-) -> Result<()> {
-    match header.kind {
-        FrameKind::PeerReply => {
-            place.service.reply(id, header, body, payload, place.replies);
-            Ok(())
-        }
-        FrameKind::Goodbye => {
-            let error = read_goodbye(body);
-            Err(Error::new(ErrorKind::Unavailable, format!("node said goodbye: {error}")))
-        }
-        kind => {
-            Err(Error::new(ErrorKind::Corrupt, format!("unexpected {kind:?} frame from a node")))
-        }
-    }
-}
-
-/// Hands a frame of a peer that has proved the key to the service.
-pub(super) fn serve_request(
-    id: ConnId,
-    peer: &ConnectionPeer,
-    header: &CheckedHeader,
-    body: &[u8],
-    payload: &[u8],
-    place: &mut LoopContext<'_>,
-) -> Result<()> {
-    match header.kind {
-        FrameKind::Peer if peer.node.is_none() => {
-            Err(Error::new(ErrorKind::Denied, "a client sends what only nodes may"))
-        }
-        FrameKind::Request | FrameKind::Control | FrameKind::Peer => {
-            if place.replies.faults.is_active()
-                && is_request_harmed(id, peer, header, (body, payload), place)?
-            {
-                return Ok(());
-            }
-            place.service.request(id, peer, header, body, payload, place.replies);
-            Ok(())
-        }
-        FrameKind::Goodbye => {
-            let error = read_goodbye(body);
-            Err(Error::new(ErrorKind::Unavailable, format!("peer said goodbye: {error}")))
-        }
-        kind => {
-            Err(Error::new(ErrorKind::Corrupt, format!("unexpected {kind:?} frame from a client")))
         }
     }
 }

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use samite_types::fault::FaultSwitch;
 use samite_types::{Deadline, Error, ErrorKind, NodeId, Result};
 
-use super::LoopWaker;
 use super::accept::AcceptedConnection;
 use super::layer::LayerStart;
+use super::waker::LoopWaker;
 use crate::Address;
 use crate::client::ConnectIdentity;
 use crate::client::connect::connect_node;

@@ -5,6 +5,7 @@
 //! in `epoll_wait` for a doorbell. A ring that stays quiet while others are busy is put to sleep alone, so that polling costs
 //! nothing for clients that do nothing.
 
+mod ending;
 mod polled;
 
 use std::mem::MaybeUninit;
@@ -22,16 +23,19 @@ use samite_wire::hello::Welcome;
 use smallvec::SmallVec;
 
 use super::accept::{AcceptedConnection, ConnectionAcceptor};
-use super::connection::{ConnectionPhase, LoopContext, ReadResult, SCRATCH_LEN, ServerConnection};
+use super::conn_id::ConnId;
+use super::connection::{ConnectionPhase, ReadResult, SCRATCH_LEN, ServerConnection};
 use super::dial::{DialResult, NodeDialler};
+use super::dispatch::LoopContext;
 use super::layer::{LayerStart, ReceiveLayer};
+use super::listener::Listener;
+use super::options::LoopOptions;
+use super::replies::{ReplySink, gone};
 use super::rings::{NewRings, RingInput};
+use super::service::{ConnectionPeer, NodeService, SharedMemoryWork};
 use super::source::{EventSource, token};
 use super::waker::LoopWaker;
 use super::watch::LoopTimer;
-use super::{
-    ConnId, ConnectionPeer, Listener, LoopOptions, NodeService, ReplySink, SharedMemoryWork,
-};
 use crate::handshake::{frame, is_trusted};
 use crate::key::ClusterKey;
 use crate::shm::cores::{CoreLeaving, CoreSharers, this_core};
@@ -57,20 +61,20 @@ pub struct EventLoop {
     node: NodeId,
     key: ClusterKey,
     options: LoopOptions,
-    pub(super) epoll: OwnedFd,
-    pub(super) acceptor: ConnectionAcceptor,
+    epoll: OwnedFd,
+    acceptor: ConnectionAcceptor,
     waker: LoopWaker,
     dialler: NodeDialler,
-    pub(super) connections: Vec<Option<ServerConnection>>,
-    pub(super) free: Vec<usize>,
+    connections: Vec<Option<ServerConnection>>,
+    free: Vec<usize>,
     serial: u32,
-    pub(super) replies: ReplySink,
+    replies: ReplySink,
     /// Connections whose rings are polled.
-    pub(super) awake: Vec<usize>,
+    awake: Vec<usize>,
     /// Sockets are polled, for something came lately.
     sockets_awake: bool,
     scratch: Vec<u8>,
-    pub(super) watch: LoopTimer,
+    watch: LoopTimer,
     spin: SpinTime,
     /// A client whose ring is polled waits on this thread's core.
     is_near: bool,
@@ -217,6 +221,19 @@ impl EventLoop {
         Ok(())
     }
 
+    /// Sends replies and serves requests that were late on purpose.
+    fn serve_late(&mut self, service: &mut dyn NodeService) {
+        while let Some((id, header, content)) = self.replies.next_late_request() {
+            let Some(Some(connection)) = self.connections.get(id.index()) else { continue };
+            if let ConnectionPhase::Open(peer) = &connection.phase
+                && connection.id == id
+            {
+                let (body, payload) = content.split_at(header.body_len);
+                service.request(id, peer, &header, body, payload, &mut self.replies);
+            }
+        }
+    }
+
     /// Takes what the kernel has, waiting for it up to `timeout`, and serves it. Returns whether there was anything.
     fn look(&mut self, timeout: Option<Duration>, service: &mut dyn NodeService) -> Result<bool> {
         let timeout = if self.waker.may_sleep() { timeout } else { Some(Duration::ZERO) };
@@ -269,7 +286,7 @@ impl EventLoop {
             self.read(index, service);
             let hung_up = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
             if flags.intersects(hung_up) && !flags.contains(epoll::EventFlags::IN) {
-                self.end(index, &super::replies::gone(), service);
+                self.end(index, &gone(), service);
             }
         }
     }
@@ -386,7 +403,7 @@ impl EventLoop {
         }
     }
 
-    pub(super) fn id(&self, index: usize) -> Option<ConnId> {
+    fn id(&self, index: usize) -> Option<ConnId> {
         self.connections.get(index)?.as_ref().map(|connection| connection.id)
     }
 

@@ -5,10 +5,11 @@ use samite_types::{Clock, ErrorKind, NodeId, RequestId, Result, SystemClock};
 use samite_wire::WireError;
 use samite_wire::frame::{CheckedHeader, FrameKind, HEADER_LEN};
 
-use super::connection::{ConnectionPhase, LoopContext};
+use super::conn_id::ConnId;
+use super::delay_queue::{DelayedFrame, DelayedItem};
 use super::replies::ReplySink;
-use super::{ConnId, ConnectionPeer, EventLoop, NodeService};
-use crate::fault::{DelayedFrame, DelayedItem, bend, reset, whole, words};
+use super::service::{ConnectionPeer, NodeService};
+use crate::fault::{bend, reset, whole, words};
 
 impl ReplySink {
     /// Injects the fault that a frame to send meets, if any, and returns whether it did. Only asked
@@ -123,21 +124,6 @@ impl ReplySink {
     }
 }
 
-impl EventLoop {
-    /// Sends replies and serves requests that were late on purpose.
-    pub(super) fn serve_late(&mut self, service: &mut dyn NodeService) {
-        while let Some((id, header, content)) = self.replies.next_late_request() {
-            let Some(Some(connection)) = self.connections.get(id.index()) else { continue };
-            if let ConnectionPhase::Open(peer) = &connection.phase
-                && connection.id == id
-            {
-                let (body, payload) = content.split_at(header.body_len);
-                service.request(id, peer, &header, body, payload, &mut self.replies);
-            }
-        }
-    }
-}
-
 /// Injects the fault that a request meets, if any, and returns whether it did. Only asked while
 /// there are faults.
 ///
@@ -149,23 +135,24 @@ pub(super) fn is_request_harmed(
     peer: &ConnectionPeer,
     header: &CheckedHeader,
     (body, payload): (&[u8], &[u8]),
-    place: &mut LoopContext<'_>,
+    service: &mut dyn NodeService,
+    replies: &mut ReplySink,
 ) -> Result<bool> {
-    if place.replies.party(conn).is_none() {
+    if replies.party(conn).is_none() {
         return Ok(false);
     }
-    if place.service.is_about_faults(header, body) {
-        place.replies.spare(conn);
+    if service.is_about_faults(header, body) {
+        replies.spare(conn);
         return Ok(false);
     }
     let party = peer.node.map_or(FaultParty::Client, FaultParty::Node);
     let words = words(header.kind, header.request_id, body, &[payload]);
-    let verdict = place.replies.faults.frame(party, false, words);
+    let verdict = replies.faults.frame(party, false, words);
     if verdict.lost.is_some() {
         return Ok(true);
     }
     if verdict.is_reset {
-        place.replies.reset(conn);
+        replies.reset(conn);
         return Ok(true);
     }
     if let Some(random) = verdict.corrupt {
@@ -181,14 +168,14 @@ pub(super) fn is_request_harmed(
     if !verdict.delay.is_zero() {
         for _ in 0..=usize::from(verdict.is_doubled) {
             let what = DelayedItem::Input { header: *header, content: [body, payload].concat() };
-            if place.replies.hold(&verdict, DelayedFrame { conn, what }).is_err() {
+            if replies.hold(&verdict, DelayedFrame { conn, what }).is_err() {
                 return Ok(false);
             }
         }
         return Ok(true);
     }
     if verdict.is_doubled {
-        place.service.request(conn, peer, header, body, payload, place.replies);
+        service.request(conn, peer, header, body, payload, replies);
     }
     Ok(false)
 }

@@ -6,7 +6,8 @@ use rustix::io::Errno;
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::frame::MAGIC;
 
-use super::{ConnId, ReplySink};
+use super::conn_id::ConnId;
+use super::replies::{ReplySink, gone, was_reset};
 use crate::socket;
 use crate::tls::{Binding, RECORD_LEN_MAX, RecordOpener, TlsHandshake, TlsSession};
 
@@ -86,8 +87,8 @@ impl ReceiveLayer {
         let Some(fd) = replies.fd(id) else { return Ok(false) };
         let bytes = &mut scratch[..RECORD_LEN_MAX];
         let len = match socket::receive(fd, bytes, false) {
-            Ok(0) => return Err(super::replies::gone()),
-            Err(Errno::CONNRESET) => return Err(super::replies::was_reset(true)),
+            Ok(0) => return Err(gone()),
+            Err(Errno::CONNRESET) => return Err(was_reset(true)),
             Ok(len) => len,
             Err(Errno::AGAIN) => return Ok(false),
             Err(errno) => return Err(Error::io("receive", errno)),

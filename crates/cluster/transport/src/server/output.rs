@@ -7,9 +7,31 @@ use std::os::fd::BorrowedFd;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
-use super::{PIN_LEN_MIN, Pinned};
 use crate::socket::{SLICES_MAX, send_now};
 use crate::tls::RecordSealer;
+
+/// Memory that stays as it is until it has been sent.
+pub type Pinned = Box<dyn AsRef<[u8]> + Send>;
+
+/// A piece of a reply's payload.
+pub enum OutPiece<'a> {
+    /// Copied at once. For pieces below [`PIN_LEN_MIN`].
+    Copy(&'a [u8]),
+    /// Held, and sent from where it lies.
+    Pinned(Pinned),
+}
+
+impl OutPiece<'_> {
+    pub(super) fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Copy(bytes) => bytes,
+            Self::Pinned(pinned) => (**pinned).as_ref(),
+        }
+    }
+}
+
+/// From this length on, in bytes, keeping a piece pinned costs less than copying it.
+pub const PIN_LEN_MIN: usize = 8 << 10;
 
 /// Buffers up to this size are kept for the next replies.
 const SPARE_LEN_MAX: usize = 64 << 10;

@@ -15,10 +15,10 @@ use samite_wire::limits::{BODY_LEN_MAX, PAYLOAD_LEN_MAX};
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
-use super::output::SocketQueue;
-use super::{ConnId, OutPiece};
+use super::conn_id::ConnId;
+use super::delay_queue::DelayQueue;
+use super::output::{OutPiece, SocketQueue};
 use crate::address::{LOCAL_FLAGS, socket_flags};
-use crate::fault::DelayQueue;
 use crate::shm::ring::{ControlWord, RingMemory, RingProducer};
 use crate::tls::RecordSealer;
 

@@ -10,8 +10,9 @@ use samite_types::{Clock, Error, ErrorKind, Result, SystemClock};
 use samite_wire::WireError;
 use samite_wire::hello::RingLayout;
 
-use super::connection::{LoopContext, serve_request};
-use super::{ConnId, ConnectionPeer, SharedArena};
+use super::conn_id::ConnId;
+use super::dispatch::{LoopContext, serve_request};
+use super::service::{ConnectionPeer, SharedArena};
 use crate::shm::cores::CoreKnowledge;
 use crate::shm::mapping::memory_file;
 use crate::shm::ring::{

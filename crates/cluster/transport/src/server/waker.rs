@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
+use crate::doorbell::ring_bell;
+
 #[derive(Debug)]
 struct WakerState {
     /// Watched edge-triggered, so that nobody needs to read it.
@@ -33,7 +35,7 @@ impl LoopWaker {
     pub fn wake(&self) {
         // The thread that was first rings, or the loop looks before it sleeps.
         if !self.0.rung.swap(true, Ordering::SeqCst) && self.0.sleeps.load(Ordering::SeqCst) {
-            ring(self.0.bell.as_fd());
+            ring_bell(self.0.bell.as_fd());
         }
     }
 
@@ -59,9 +61,4 @@ impl LoopWaker {
     pub(super) fn take(&self) -> bool {
         self.is_rung() && self.0.rung.swap(false, Ordering::SeqCst)
     }
-}
-
-/// Adds to an eventfd. Its counter is never read and cannot overflow in the age of the universe.
-pub(crate) fn ring(bell: BorrowedFd<'_>) {
-    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use samite_types::{Clock, SystemClock};
 
-use super::ConnId;
+use super::conn_id::ConnId;
 
 /// Time between two looks at peers that are in the middle of something.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);

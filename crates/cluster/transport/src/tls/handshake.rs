@@ -12,9 +12,13 @@ use samite_types::{Error, ErrorKind, Result};
 use sha2::{Digest, Sha256};
 
 use super::keys::client_config;
-use super::record::{KeySchedule, RecordKeys};
-use super::{Binding, RECORD_LEN_MAX, RecordOpener, RecordSealer, record_len};
+use super::record::{
+    KeySchedule, RECORD_LEN_MAX, RecordKeys, RecordOpener, RecordSealer, record_len,
+};
 use crate::key::ClusterKey;
+
+/// Hash of all bytes of a TLS handshake. The same at both ends, and at no other connection: both sides' ephemeral keys are in it.
+pub(crate) type Binding = [u8; 32];
 
 /// Most bytes that a peer may send in a handshake. A chain of certificates has some KiB.
 const RECEIVED_LEN_MAX: usize = 64 << 10;

@@ -18,8 +18,19 @@ use rustls::{
 };
 use smallvec::SmallVec;
 
-use super::{CONTENT_LEN_MAX, RECORD_HEADER_LEN, RECORD_LEN_MAX, record_len};
 use crate::socket::{receive_append, send_now};
+
+/// Longest record: header, content, its type, and the tag of any cipher of TLS 1.3.
+pub(crate) const RECORD_LEN_MAX: usize = RECORD_HEADER_LEN + CONTENT_LEN_MAX + 256;
+/// Most content of a record.
+const CONTENT_LEN_MAX: usize = 16 << 10;
+const RECORD_HEADER_LEN: usize = 5;
+
+/// The length of the record at the front of `bytes`, header included; `None`: more bytes are needed to tell.
+pub(super) fn record_len(bytes: &[u8]) -> Option<usize> {
+    let header = bytes.get(..RECORD_HEADER_LEN)?;
+    Some(RECORD_HEADER_LEN + usize::from(u16::from_be_bytes([header[3], header[4]])))
+}
 
 /// Plaintext that is encrypted before it is offered to the socket.
 const SEALED_LEN_MAX: usize = 256 << 10;

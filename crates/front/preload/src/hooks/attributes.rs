@@ -7,11 +7,11 @@ use rustix::io::Errno;
 use samite_fs::{FileKind, SetTime, Timestamp};
 
 use crate::hook::{by_fd, by_file, by_open_fd, by_path, hooks};
-use crate::hooks::reading::errno;
 use crate::hooks::status::means_descriptor;
-use crate::path_class::StoreLocation;
+use crate::store::errno;
+use crate::store_location::StoreLocation;
 use crate::table::OpenDescription;
-use crate::{attr, foreign, store};
+use crate::{attr, caller, foreign, store};
 
 type Times = (SetTime, SetTime);
 
@@ -25,7 +25,7 @@ fn set_mode_open(open: &OpenDescription, mode: mode_t) -> Result<c_int, Errno> {
     if file.kind() == FileKind::Symlink {
         return Err(Errno::OPNOTSUPP);
     }
-    file.chmod(&store::context(), mode & 0o7777).map_err(|error| errno(&error))?;
+    file.chmod(&caller::context(), mode & 0o7777).map_err(|error| errno(&error))?;
     Ok(0)
 }
 
@@ -45,7 +45,7 @@ fn set_owner(
 }
 
 fn set_owner_open(open: &OpenDescription, uid: uid_t, gid: gid_t) -> Result<c_int, Errno> {
-    let caller = store::context();
+    let caller = caller::context();
     open.file()?.chown(&caller, given(uid), given(gid)).map_err(|error| errno(&error))?;
     Ok(0)
 }
@@ -60,7 +60,7 @@ fn set_times(
 }
 
 fn set_times_open(open: &OpenDescription, (atime, mtime): Times) -> Result<c_int, Errno> {
-    let caller = store::context();
+    let caller = caller::context();
     // Earlier writes must not change the times again when they are settled later.
     open.settle()?;
     open.file()?.utimens(&caller, atime, mtime).map_err(|error| errno(&error))?;

@@ -7,10 +7,9 @@ use libc::{off_t, size_t, ssize_t};
 use rustix::io::Errno;
 
 use crate::hook::{guard, hooks};
-use crate::hooks::reading::{
-    check_readable, check_writable, errno, read_at, read_next, write_at, write_next,
-};
+use crate::hooks::reading::{read_at, read_next, write_at, write_next};
 use crate::real::set_errno;
+use crate::store::errno;
 use crate::table::{self, DescriptionUse};
 use crate::{foreign, mapped, raw};
 
@@ -63,10 +62,10 @@ fn copy(
     len: size_t,
 ) -> Result<ssize_t, Errno> {
     if let CopyEnd::Store(open) = from {
-        check_readable(open)?;
+        open.check_readable()?;
     }
     if let CopyEnd::Store(open) = to {
-        check_writable(open)?;
+        open.check_writable()?;
     }
     let (read_from, write_to) = (foreign::get(from_at), foreign::get(to_at));
     let mut room = vec![0; len.min(COPY_LEN)];
@@ -105,8 +104,8 @@ fn copy_within(
 ) -> Result<ssize_t, Errno> {
     let bad = || Errno::BADF;
     let (from, to) = (table::get(from).ok_or_else(bad)?, table::get(to).ok_or_else(bad)?);
-    check_readable(&from)?;
-    check_writable(&to)?;
+    from.check_readable()?;
+    to.check_writable()?;
     // The offsets of the descriptors, unless the caller has given others.
     let place = |open: &DescriptionUse, at: *mut off_t| match foreign::get(at) {
         Some(at) => u64::try_from(at).map_err(|_| Errno::INVAL),

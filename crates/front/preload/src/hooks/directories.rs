@@ -14,9 +14,9 @@ use samite_fs::{DirHandle, FileKind};
 use crate::hook::{by_file, by_open_fd, guard, guard_code, hooks};
 use crate::hooks::descriptors::close_open;
 use crate::hooks::open::open_store_path;
-use crate::hooks::reading::{check_open, errno};
-use crate::path_class::StoreLocation;
 use crate::real::set_errno;
+use crate::store::errno;
+use crate::store_location::StoreLocation;
 use crate::table::DescriptionUse;
 use crate::{foreign, real, table};
 
@@ -43,7 +43,7 @@ fn give(fd: c_int) -> Result<*mut DIR, Errno> {
     let open = table::get(fd).ok_or(Errno::BADF)?;
     let file = open.file()?;
     if file.kind() == FileKind::Directory {
-        check_open(&open)?;
+        open.check_open()?;
     }
     let handle = file.read_dir().map_err(|error| errno(&error))?;
     // SAFETY: a structure of numbers, for which zeros are valid.
@@ -162,9 +162,11 @@ fn give_list(
 
 /// Opens a directory of the store for `scandir`.
 fn open_for_scan(dirfd: c_int, path: *const c_char) -> Option<*mut DIR> {
-    let mut room = crate::path_class::PathRoom::new();
+    let mut room = crate::store_location::PathRoom::new();
     match crate::path_class::classify(dirfd, path, &mut room) {
-        crate::path_class::PathRoute::Store(place) => Some(guard(move || open_directory(&place))),
+        crate::store_location::PathRoute::Store(place) => {
+            Some(guard(move || open_directory(&place)))
+        }
         _ => None,
     }
 }

@@ -11,9 +11,10 @@ use crate::hook::{attempt, hooks};
 use crate::hooks::program::{self, ProgramFile};
 use crate::hooks::space::settle_all;
 use crate::hooks::unreached;
-use crate::init::{self, CWD, FDS, LOCKS};
-use crate::path_class::{PathRoom, PathRoute, classify, way_out};
+use crate::path_class::classify;
 use crate::real::set_errno;
+use crate::start_environment::{self, CWD, FDS, LOCKS};
+use crate::store_location::{PathRoom, PathRoute, way_out};
 use crate::{cwd, hook, locks, raw, store, table};
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
@@ -29,7 +30,7 @@ impl ProgramEnvironment {
     /// From the environment that the program gives, null for none.
     pub fn new(given: *const *const c_char) -> Self {
         let mut environment = Self { pointers: Vec::new(), made: Vec::new() };
-        let lasting = init::lasting();
+        let lasting = start_environment::lasting();
         let mut missing: Vec<&CStr> =
             lasting.map(|lasting| lasting.variables.clone()).unwrap_or_default();
         let mut library = lasting.and_then(|lasting| lasting.library);

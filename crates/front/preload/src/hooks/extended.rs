@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use samite_fs::{XattrFlags, XattrSubject};
 
 use crate::hook::{by_file, by_open_fd, by_path, hooks};
-use crate::path_class::StoreLocation;
+use crate::store_location::StoreLocation;
 use crate::table::OpenDescription;
 use crate::{foreign, store};
 

@@ -7,8 +7,9 @@ use samite_fs::OpenFlags;
 
 use crate::hook::attempt;
 use crate::hooks::program::{MemoryFile, copy_to_memory};
-use crate::path_class::{PathRoom, PathRoute, classify};
+use crate::path_class::classify;
 use crate::real::NextSymbol;
+use crate::store_location::{PathRoom, PathRoute};
 use crate::{foreign, store};
 
 /// The function with which `dlopen` goes on.

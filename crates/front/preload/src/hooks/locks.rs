@@ -8,13 +8,13 @@ use samite_client::WaitEnd;
 use samite_client::locks::LockWait;
 use samite_fs::{FileLocks, LOCK_LAST, LockFound, LockMode, LockRange, LockSpace, WantedLock};
 
+use crate::description_locks::lock_place;
 use crate::hook::{attempt, hooks};
-use crate::hooks::reading::errno;
-use crate::locks::{self, lock_place};
 use crate::real::set_errno;
 use crate::signals::BlockedSignals;
+use crate::store::errno;
 use crate::table::{self, DescriptionUse};
-use crate::{foreign, session};
+use crate::{foreign, locks, session};
 
 /// The request of a call.
 #[derive(Clone, Copy)]

@@ -7,7 +7,6 @@ use libc::{off_t, size_t};
 use rustix::io::Errno;
 
 use crate::hook::{attempt, guard, hooks, is_busy};
-use crate::hooks::reading::{check_open, check_readable};
 use crate::mapped::{self, AddressRange, FileMapping, PAGE_LEN};
 use crate::raw;
 use crate::real::set_errno;
@@ -26,8 +25,8 @@ struct MapRequest {
 
 /// Maps `len` bytes of the file from `at`.
 fn map(open: DescriptionUse, asked: &MapRequest) -> Result<*mut c_void, Errno> {
-    check_open(&open)?;
-    check_readable(&open).map_err(|_| Errno::ACCESS)?;
+    open.check_open()?;
+    open.check_readable().map_err(|_| Errno::ACCESS)?;
     let file = open.file()?;
     if file.kind() != samite_fs::FileKind::File {
         return Err(Errno::NODEV);

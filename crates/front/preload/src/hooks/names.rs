@@ -7,12 +7,13 @@ use rustix::io::Errno;
 use samite_fs::{FileKind, RenameFlags};
 
 use crate::hook::{by_path, guard, hooks};
-use crate::hooks::reading::errno;
 use crate::hooks::status::means_descriptor;
 use crate::outside_path::through_link;
-use crate::path_class::{PathRoom, PathRoute, StoreLocation, classify, named_descriptor};
+use crate::path_class::{classify, named_descriptor};
 use crate::real::set_errno;
-use crate::{foreign, store, table};
+use crate::store::errno;
+use crate::store_location::{PathRoom, PathRoute, StoreLocation};
+use crate::{caller, foreign, store, table};
 
 /// A call with two paths: both must be on the same side.
 fn by_two_paths(
@@ -84,7 +85,7 @@ fn rename_places(
 /// Another name, or the first one, for an open file.
 fn link_open(fd: c_int, to: &StoreLocation<'_>) -> Result<c_int, Errno> {
     let open = table::get(fd).ok_or(Errno::BADF)?;
-    let linked = open.file()?.link(&store::context(), to.at()?);
+    let linked = open.file()?.link(&caller::context(), to.at()?);
     linked.map(|_| 0).map_err(|error| error.kind().errno())
 }
 

@@ -7,10 +7,10 @@ use rustix::io::Errno;
 use samite_fs::OpenFlags;
 
 use crate::hook::{answer, by_path, guard, hooks};
-use crate::hooks::reading::errno;
 use crate::hooks::{special, stdio};
-use crate::path_class::{self, PathRoute, StoreLocation};
-use crate::{foreign, store, table};
+use crate::store::errno;
+use crate::store_location::{PathRoom, PathRoute, StoreLocation};
+use crate::{caller, foreign, path_class, store, table};
 
 /// How a file was made is not what `F_GETFL` tells.
 const FORGOTTEN: c_int =
@@ -53,7 +53,7 @@ pub fn open_again(fd: c_int, flags: c_int) -> Result<c_int, Errno> {
     }
     let how = OpenFlags::from_oflags(flags.cast_unsigned());
     let file = open.file()?;
-    let again = file.fsync().and_then(|()| file.open_again(&store::context(), how));
+    let again = file.fsync().and_then(|()| file.open_again(&caller::context(), how));
     let file = again.map_err(|error| errno(&error))?;
     let fd = table::install(file, flags & !FORGOTTEN, flags & libc::O_CLOEXEC != 0)?;
     stdio::redirect(fd);
@@ -112,7 +112,7 @@ pub fn openat2(
     len: usize,
     real: impl Fn() -> c_long,
 ) -> c_long {
-    let mut room = path_class::PathRoom::new();
+    let mut room = PathRoom::new();
     let place = match path_class::classify(dirfd, path, &mut room) {
         PathRoute::Store(place) => place,
         _ => return real(),

@@ -9,7 +9,7 @@ use samite_fs::{NAME_LEN_MAX, PATH_LEN_MAX};
 use crate::hook::{answer, by_fd, by_path, hooks};
 use crate::hooks::status::{look, means_descriptor};
 use crate::hooks::working_directory::named;
-use crate::path_class::StoreLocation;
+use crate::store_location::StoreLocation;
 use crate::{foreign, store};
 
 const PATH_MAX: size_t = PATH_LEN_MAX + 1;

@@ -7,10 +7,10 @@ use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use samite_fs::{OpenFile, OpenFlags};
 
-use crate::hooks::reading::errno;
-use crate::path_class::StoreLocation;
-use crate::store;
+use crate::store::errno;
+use crate::store_location::StoreLocation;
 use crate::table::OpenDescription;
+use crate::{caller, store};
 
 const X_OK: u32 = 1;
 const ELF: &[u8] = b"\x7fELF";
@@ -57,7 +57,7 @@ pub fn load(place: &StoreLocation<'_>) -> Result<ProgramFile, Errno> {
 
 /// Loads the program behind a descriptor.
 pub fn load_open(open: &OpenDescription) -> Result<ProgramFile, Errno> {
-    let (file, caller) = (open.file()?, store::context());
+    let (file, caller) = (open.file()?, caller::context());
     file.access(&caller, X_OK).map_err(|error| errno(&error))?;
     let file = file.open_again(&caller, OpenFlags::reading());
     program(&file.map_err(|error| errno(&error))?)

@@ -6,43 +6,18 @@ use std::sync::atomic::Ordering;
 use libc::{iovec, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 use samite_fs::OpenFile;
-use samite_types::Error;
 
 use crate::hook::{by_fd, hooks};
 use crate::hooks::exit::is_exiting;
 use crate::hooks::limits;
+use crate::store::errno;
 use crate::table::OpenDescription;
 use crate::{foreign, mapped};
-
-pub fn errno(error: &Error) -> Errno {
-    error.kind().errno()
-}
-
-/// A descriptor that only names a file (`O_PATH`) is none for most calls.
-pub fn check_open(open: &OpenDescription) -> Result<(), Errno> {
-    if open.status() & libc::O_PATH != 0 { Err(Errno::BADF) } else { Ok(()) }
-}
-
-pub fn check_readable(open: &OpenDescription) -> Result<(), Errno> {
-    let status = open.status();
-    if status & libc::O_PATH != 0 || status & libc::O_ACCMODE == libc::O_WRONLY {
-        return Err(Errno::BADF);
-    }
-    Ok(())
-}
-
-pub fn check_writable(open: &OpenDescription) -> Result<(), Errno> {
-    let status = open.status();
-    if status & libc::O_PATH != 0 || status & libc::O_ACCMODE == libc::O_RDONLY {
-        return Err(Errno::BADF);
-    }
-    Ok(())
-}
 
 /// Reads at the file offset, which several processes may share: the one that moves it from where it read has the bytes, the
 /// other reads again. No lock that a killed process could keep.
 pub fn read_next(open: &OpenDescription, into: &mut [u8]) -> Result<usize, Errno> {
-    check_readable(open)?;
+    open.check_readable()?;
     let file = open.file()?;
     let offset = &open.slot().offset;
     loop {
@@ -63,7 +38,7 @@ pub fn read_next(open: &OpenDescription, into: &mut [u8]) -> Result<usize, Errno
 /// Writes at the file offset, or at the end with `O_APPEND`. The range is taken before the bytes go out, so that writers who
 /// share an offset never overlap.
 pub fn write_next(open: &OpenDescription, from: &[u8]) -> Result<usize, Errno> {
-    check_writable(open)?;
+    open.check_writable()?;
     let file = open.file()?;
     if from.is_empty() {
         return Ok(0);
@@ -96,7 +71,7 @@ fn write_range(open: &OpenDescription, file: &OpenFile, from: &[u8]) -> Result<u
 }
 
 pub fn read_at(open: &OpenDescription, into: &mut [u8], at: off_t) -> Result<usize, Errno> {
-    check_readable(open)?;
+    open.check_readable()?;
     let at = u64::try_from(at).map_err(|_| Errno::INVAL)?;
     if !mapped::is_none() {
         mapped::before_read(open, at, into.len())?;
@@ -105,7 +80,7 @@ pub fn read_at(open: &OpenDescription, into: &mut [u8], at: off_t) -> Result<usi
 }
 
 pub fn write_at(open: &OpenDescription, from: &[u8], at: off_t) -> Result<usize, Errno> {
-    check_writable(open)?;
+    open.check_writable()?;
     let at = u64::try_from(at).map_err(|_| Errno::INVAL)?;
     open.mark_dirty();
     if open.status() & libc::O_APPEND != 0 {

@@ -8,7 +8,8 @@ use crate::cwd;
 use crate::hook::hooks;
 use crate::hooks::directories::{closedir, opendir, readdir};
 use crate::hooks::status::{lstat, stat};
-use crate::path_class::{PathRoom, PathRoute, classify};
+use crate::path_class::classify;
+use crate::store_location::{PathRoom, PathRoute};
 
 /// `glob_t` of glibc, with the functions of `GLOB_ALTDIRFUNC`.
 #[repr(C)]

@@ -8,13 +8,13 @@ use samite_fs::{AllocateMode, OpenFlags};
 
 use crate::hook::{attempt, by_file, by_open_fd, guard_code, hooks};
 use crate::hooks::limits;
-use crate::hooks::reading::{check_open, check_writable, errno};
+use crate::store::errno;
 use crate::table::OpenDescription;
-use crate::{mapped, store, table};
+use crate::{caller, mapped, store, table};
 
 fn cut(open: &OpenDescription, len: off_t) -> Result<c_int, Errno> {
     let len = u64::try_from(len).map_err(|_| Errno::INVAL)?;
-    check_writable(open).map_err(|_| Errno::INVAL)?;
+    open.check_writable().map_err(|_| Errno::INVAL)?;
     limits::may_grow(open, len)?;
     open.mark_dirty();
     open.file()?.truncate(len).map_err(|error| errno(&error))?;
@@ -33,7 +33,7 @@ fn cut_named(open: &OpenDescription, len: off_t) -> Result<c_int, Errno> {
     let file = open.file()?;
     // Earlier writes must not make it grow again when they are settled later.
     let cut = file.fsync().and_then(|()| {
-        let file = file.open_again(&store::context(), how)?;
+        let file = file.open_again(&caller::context(), how)?;
         file.truncate(len)?;
         file.close()
     });
@@ -45,7 +45,7 @@ fn cut_named(open: &OpenDescription, len: off_t) -> Result<c_int, Errno> {
 }
 
 fn allocate(open: &OpenDescription, mode: c_int, at: off_t, len: off_t) -> Result<c_int, Errno> {
-    check_writable(open)?;
+    open.check_writable()?;
     let at = u64::try_from(at).map_err(|_| Errno::INVAL)?;
     let len = u64::try_from(len).ok().filter(|len| *len > 0).ok_or(Errno::INVAL)?;
     open.mark_dirty();
@@ -91,7 +91,7 @@ hooks! {
     fn posix_fadvise = posix_fadvise64 (fd: c_int, at: off_t, len: off_t, advice: c_int) -> c_int {
         match table::get(fd) {
             None => real(fd, at, len, advice),
-            Some(open) => guard_code(move || check_open(&open)),
+            Some(open) => guard_code(move || open.check_open()),
         }
     }
 

@@ -17,8 +17,9 @@ use crate::hooks::exit::_exit;
 use crate::hooks::open::open;
 use crate::hooks::unreached;
 use crate::hooks::working_directory::{chdir, fchdir};
-use crate::path_class::{PathRoom, PathRoute, classify};
+use crate::path_class::classify;
 use crate::real::errno;
+use crate::store_location::{PathRoom, PathRoute};
 use crate::{cwd, foreign, table};
 
 /// Number above which the pipe of a child's error lies, away from the numbers that file actions use.

@@ -14,9 +14,10 @@ use samite_fs::{FileAttributes, FileKind};
 
 use crate::hook::{answer, attempt, hooks};
 use crate::hooks::status::look;
-use crate::path_class::{PathRoom, PathRoute, StoreLocation, classify};
+use crate::path_class::classify;
 use crate::real::set_errno;
-use crate::{init, store};
+use crate::store_location::{PathRoom, PathRoute, StoreLocation};
+use crate::{start_environment, store};
 
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 const READ: u32 = 4;
@@ -90,7 +91,7 @@ fn device(kind: &str, number: impl Into<u64>) -> Result<String, Errno> {
 }
 
 fn named(what: &str, ino: u64) -> Result<String, Errno> {
-    let dir = init::cluster().map_err(|error| error.kind().errno())?;
+    let dir = start_environment::cluster().map_err(|error| error.kind().errno())?;
     let dir = dir.path().to_str().ok_or(Errno::INVAL)?;
     Ok(format!("{dir}/{what}-{ino:016x}"))
 }

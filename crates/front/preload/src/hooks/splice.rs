@@ -11,9 +11,7 @@ use rustix::io::Errno;
 use samite_fs::FileKind;
 
 use crate::hook::{answer, attempt, hooks};
-use crate::hooks::reading::{
-    check_readable, check_writable, read_at, read_next, seek, write_at, write_next,
-};
+use crate::hooks::reading::{read_at, read_next, seek, write_at, write_next};
 use crate::table::{self, DescriptionUse};
 use crate::{foreign, raw};
 
@@ -82,7 +80,7 @@ fn place(at: *mut loff_t) -> Result<Option<loff_t>, Errno> {
 /// Into the pipe: as much as it has room for.
 fn out(open: &DescriptionUse, at: *mut loff_t, pipe: Pipe, len: size_t) -> Result<ssize_t, Errno> {
     let start = attempt(|| {
-        check_readable(open)?;
+        open.check_readable()?;
         check_file(open)?;
         place(at)
     })?;
@@ -137,7 +135,7 @@ fn out_piece(
 /// from the pipe, which an error tells.
 fn into(open: &DescriptionUse, at: *mut loff_t, pipe: Pipe, len: size_t) -> Result<ssize_t, Errno> {
     let start = attempt(|| {
-        check_writable(open)?;
+        open.check_writable()?;
         if open.status() & libc::O_APPEND != 0 {
             return Err(Errno::INVAL);
         }

@@ -7,10 +7,11 @@ use rustix::io::Errno;
 use samite_fs::FileAttributes;
 
 use crate::hook::{by_fd, by_file, by_path, hooks};
-use crate::hooks::reading::errno;
-use crate::path_class::{self, StoreLocation};
+use crate::path_class;
+use crate::store::errno;
+use crate::store_location::StoreLocation;
 use crate::table::OpenDescription;
-use crate::{attr, foreign, store, table};
+use crate::{attr, caller, foreign, store, table};
 
 pub fn look(place: &StoreLocation<'_>, follow: bool) -> Result<FileAttributes, Errno> {
     let at = place.at()?;
@@ -60,7 +61,7 @@ fn check(
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
     let mask = u32::try_from(mask).ok().filter(|mask| *mask <= 7).ok_or(Errno::INVAL);
     let caller = || {
-        if flags & libc::AT_EACCESS == 0 { store::real_context() } else { store::context() }
+        if flags & libc::AT_EACCESS == 0 { caller::real_context() } else { caller::context() }
     };
     let check_open = |open: &OpenDescription| {
         open.file()?.access(&caller(), mask?).map(|()| 0).map_err(|error| errno(&error))

@@ -22,8 +22,9 @@ use crate::hooks::open::{open_again, open_store_path};
 use crate::hooks::reading::{lseek, read, write};
 use crate::hooks::special;
 use crate::outside_path::through_link;
-use crate::path_class::{PathRoom, PathRoute, classify, named_descriptor, way_out};
+use crate::path_class::{classify, named_descriptor};
 use crate::real::{errno, set_errno};
+use crate::store_location::{PathRoom, PathRoute, way_out};
 use crate::{foreign, table};
 
 /// Buffer of a stream, in bytes: a read of the store costs a message, so fewer and larger ones pay.

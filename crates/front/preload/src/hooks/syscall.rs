@@ -2,12 +2,12 @@
 
 use std::ffi::{c_int, c_long, c_uint};
 
+use crate::caller;
 use crate::hook::hooks;
 use crate::hooks::{
     copy, descriptors, directories, exec, exit, kernel_aio, locks, names, open, reading, space,
     splice, status,
 };
-use crate::store;
 
 /// An argument as the type that the function takes. All arguments travel in whole registers.
 trait Argument {
@@ -112,7 +112,7 @@ hooks! {
             | libc::SYS_setresgid
             | libc::SYS_setfsgid
             | libc::SYS_setgroups => {
-                store::identity_is_the_threads_own();
+                caller::identity_is_the_threads_own();
                 real(number, a, b, c, d, e, f)
             }
             libc::SYS_exit_group => {

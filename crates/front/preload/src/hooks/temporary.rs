@@ -9,7 +9,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::hook::{guard, hooks};
 use crate::hooks::names::make_directory;
 use crate::hooks::open::open_store_path;
-use crate::path_class::{PathRoom, PathRoute, StoreLocation, classify};
+use crate::path_class::classify;
+use crate::store_location::{PathRoom, PathRoute, StoreLocation};
 use crate::{foreign, store};
 
 const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";

@@ -9,8 +9,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::hooks::exec::strings;
 use crate::hooks::reading::write;
-use crate::path_class::prefix;
-use crate::{cwd, foreign, init};
+use crate::mount_prefix::prefix;
+use crate::{cwd, foreign, start_environment};
 
 /// Says so on standard error, when a program is about to be started that does not see the store, though it is asked to work there:
 /// with a path of the store among its arguments, or in a directory of the store. Once for each program and terminal session.
@@ -53,7 +53,7 @@ fn names_store(argument: &CStr) -> bool {
 
 /// Whether this program was not told of before in this terminal session; noted in the cluster's runtime directory.
 fn is_first(path: &[u8]) -> bool {
-    let Ok(dir) = init::cluster() else { return true };
+    let Ok(dir) = start_environment::cluster() else { return true };
     // Not rustix's: where the session began outside this process namespace its number is 0, which that takes for impossible.
     // SAFETY: asks about the calling process only.
     let session = unsafe { libc::getsid(0) };

@@ -10,8 +10,9 @@ use crate::hook::hooks;
 use crate::hooks::directories::{closedir, opendir, readdir};
 use crate::hooks::status::{lstat, stat as stat_path};
 use crate::hooks::working_directory::chdir;
-use crate::path_class::{PathRoom, PathRoute, classify};
+use crate::path_class::classify;
 use crate::real::{errno, set_errno};
+use crate::store_location::{PathRoom, PathRoute};
 
 type Visit = extern "C" fn(*const c_char, *const stat, c_int) -> c_int;
 type VisitDeep = extern "C" fn(*const c_char, *const stat, c_int, *mut WalkPosition) -> c_int;

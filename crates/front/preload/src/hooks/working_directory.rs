@@ -8,7 +8,7 @@ use samite_fs::{OpenFlags, RelativePath};
 
 use crate::hook::{by_file, by_path, guard, hooks};
 use crate::real::set_errno;
-use crate::{cwd, foreign, path_class, store, table};
+use crate::{cwd, foreign, mount_prefix, path_class, store, store_location, table};
 
 const X_OK: u32 = 1;
 
@@ -39,7 +39,7 @@ fn name() -> Vec<u8> {
 
 /// The program's name of a path below the store's root.
 pub fn named(path: &[u8]) -> Vec<u8> {
-    let mut name = path_class::prefix().to_vec();
+    let mut name = mount_prefix::prefix().to_vec();
     if path != b"/" {
         name.extend_from_slice(path);
     }
@@ -113,8 +113,8 @@ hooks! {
     }
 
     fn acct(path: *const c_char) -> c_int {
-        let mut room = path_class::PathRoom::new();
-        if let path_class::PathRoute::Store(_) = path_class::classify(AT_FDCWD, path, &mut room) {
+        let mut room = store_location::PathRoom::new();
+        if let store_location::PathRoute::Store(_) = path_class::classify(AT_FDCWD, path, &mut room) {
             set_errno(libc::EPERM);
             return -1;
         }

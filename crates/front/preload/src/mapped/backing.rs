@@ -21,7 +21,7 @@ use rustix::fs::{AtFlags, CWD, Dir, FlockOperation, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::real::NextSymbol;
-use crate::{init, own_descriptors};
+use crate::{descriptor_range, start_environment};
 
 pub const PAGE_LEN: usize = 4096;
 /// Where the hashes begin: behind the largest file ([`samite_fs::FILE_LEN_MAX`]).
@@ -55,7 +55,7 @@ pub struct BackingFile {
 impl Drop for BackingFile {
     fn drop(&mut self) {
         self.leave();
-        own_descriptors::give_up(self.fd.load(Ordering::Relaxed));
+        descriptor_range::give_up(self.fd.load(Ordering::Relaxed));
     }
 }
 
@@ -79,7 +79,7 @@ impl BackingFile {
 
     fn new(ino: u64, file: OwnedFd, is_shared: bool) -> Result<Self, Errno> {
         rustix::fs::ftruncate(&file, LEN)?;
-        let fd = own_descriptors::keep(file)?;
+        let fd = descriptor_range::keep(file)?;
         let (fd, for_child) = (AtomicI32::new(fd), AtomicI32::new(NONE));
         Ok(Self { ino, is_shared, fd, for_child, mutex: Mutex::new(()) })
     }
@@ -166,7 +166,7 @@ impl BackingFile {
     pub fn before_fork(&self) {
         let second = self.again(OFlags::RDWR).and_then(|file| {
             rustix::fs::flock(&file, FlockOperation::LockShared)?;
-            own_descriptors::keep(file)
+            descriptor_range::keep(file)
         });
         // Without one, the child shares its parent's lock: a later process may then get pages of its own.
         self.for_child.store(second.unwrap_or(NONE), Ordering::Relaxed);
@@ -177,7 +177,7 @@ impl BackingFile {
         if second == NONE {
             return;
         }
-        own_descriptors::give_up(if is_child {
+        descriptor_range::give_up(if is_child {
             self.fd.swap(second, Ordering::Relaxed)
         } else {
             second
@@ -271,7 +271,7 @@ fn free_at(file: BorrowedFd<'_>) -> Result<u64, Errno> {
 }
 
 fn name(ino: u64) -> Result<String, Errno> {
-    let cluster = init::cluster_hash().map_err(|error| error.kind().errno())?;
+    let cluster = start_environment::cluster_hash().map_err(|error| error.kind().errno())?;
     Ok(format!("{cluster:016x}-{ino:016x}"))
 }
 

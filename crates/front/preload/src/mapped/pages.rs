@@ -13,7 +13,7 @@ use samite_fs::OpenFile;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::backing::{BackingFile, PAGE_LEN, read_all, write_all};
-use crate::hooks::reading::errno;
+use crate::store::errno;
 
 /// Pages are compared this many bytes at a time.
 const WINDOW_LEN: usize = 1 << 20;

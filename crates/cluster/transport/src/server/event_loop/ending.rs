@@ -5,8 +5,7 @@ use std::time::Duration;
 use rustix::event::epoll;
 use samite_types::{Clock, Error, ErrorKind, SystemClock};
 
-use super::connection::ConnectionPhase;
-use super::{EventLoop, NodeService};
+use super::{ConnectionPhase, EventLoop, NodeService};
 use crate::handshake::goodbye;
 use crate::socket::timespec;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use samite_wire::frame::CheckedHeader;
 
-use crate::server::ConnId;
+use super::conn_id::ConnId;
 
 /// Most delayed frames in one event loop, and most bytes of them. A frame that finds no room is not
 /// late.
@@ -15,7 +15,7 @@ const BYTES_MAX: usize = 64 << 20;
 
 /// A frame that is late.
 #[derive(Debug)]
-pub(crate) enum DelayedItem {
+pub(super) enum DelayedItem {
     /// A frame to send.
     Output {
         /// The whole frame.
@@ -34,9 +34,9 @@ pub(crate) enum DelayedItem {
 
 /// A late frame.
 #[derive(Debug)]
-pub(crate) struct DelayedFrame {
-    pub(crate) conn: ConnId,
-    pub(crate) what: DelayedItem,
+pub(super) struct DelayedFrame {
+    pub(super) conn: ConnId,
+    pub(super) what: DelayedItem,
 }
 
 impl DelayedFrame {
@@ -77,7 +77,7 @@ impl Ord for DelayedEntry {
 
 /// All late frames of an event loop.
 #[derive(Debug, Default)]
-pub(crate) struct DelayQueue {
+pub(super) struct DelayQueue {
     entries: BinaryHeap<DelayedEntry>,
     len: usize,
     serial: u64,
@@ -85,7 +85,7 @@ pub(crate) struct DelayQueue {
 
 impl DelayQueue {
     /// Keeps a frame until `due`; gives it back when there is no room.
-    pub(crate) fn delay(&mut self, due: Duration, held: DelayedFrame) -> Result<(), DelayedFrame> {
+    pub(super) fn delay(&mut self, due: Duration, held: DelayedFrame) -> Result<(), DelayedFrame> {
         if self.entries.len() == FRAMES_MAX || self.len + held.len() > BYTES_MAX {
             return Err(held);
         }
@@ -96,12 +96,12 @@ impl DelayQueue {
     }
 
     /// When the next one is due.
-    pub(crate) fn next(&self) -> Option<Duration> {
+    pub(super) fn next(&self) -> Option<Duration> {
         self.entries.peek().map(|entry| entry.key.0.0)
     }
 
     /// A frame that is due.
-    pub(crate) fn take(&mut self, now: Duration) -> Option<DelayedFrame> {
+    pub(super) fn take(&mut self, now: Duration) -> Option<DelayedFrame> {
         if self.next()? > now {
             return None;
         }
