@@ -20,7 +20,6 @@
 //! one has lost its connection, and asks anew.
 
 mod checkpoint;
-mod drive;
 
 use std::path::PathBuf;
 use std::sync::Arc;

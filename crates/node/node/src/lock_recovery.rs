@@ -7,44 +7,24 @@
 //! connection to this node it asks, now and then, whether another node still has one.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use samite_partition::locks::LockFile;
 use samite_placement::ClusterMap;
-use samite_transport::client::NodeLink;
-use samite_transport::server::ConnectionPeer;
-use samite_types::{
-    ClientId, Clock, Deadline, Epoch, Error, ErrorKind, NodeId, PartitionId, Redundancy, Result,
-    SystemClock, Term,
-};
-use samite_wire::control::{ControlReply, ControlRequest, MemberConsistency, NodeReachability};
-use samite_wire::lock::{KNOWN_LOCKS_MAX, KnownLock, LOCK_CLIENTS_MAX, LockOwner};
+use samite_types::{ClientId, Clock, Epoch, NodeId, PartitionId, Redundancy, SystemClock, Term};
+use samite_wire::control::{MemberConsistency, NodeReachability};
+use samite_wire::lock::{KNOWN_LOCKS_MAX, KnownLock, LockOwner};
 
-use crate::inbox::InboxMessage;
-use crate::locks::{Answers, NodeLocks, answer_to_wait};
-use crate::membership::map_watch::NodeCredentials;
-use crate::membership::reports::refusal;
-use crate::peers::addresses;
-use crate::shard::ShardService;
-use crate::shared::{NodeShared, ReplyTo, lock};
-use crate::worker::call;
+use crate::control_reply::ReplyTo;
+use crate::locks::{Answers, NodeLocks};
 
-/// How long another node may take over a connection or an answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
-/// Pause before nodes are asked again that have not answered.
-const PAUSE: Duration = Duration::from_millis(10);
 /// A node that has not answered for so long, though it is not taken for dead, is not waited for any more.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often the node asks after lock holders that are not connected here.
-const LOOK_AFTER: Duration = Duration::from_millis(500);
 /// How long a lock holder keeps its locks when no node has a connection of it, and none saw it go:
 /// the nodes to which it was connected are gone, and it may sleep.
 const GRACE: Duration = Duration::from_secs(60);
 /// Most locks that are let go of while others are asked, and heeded.
 const FORGOTTEN_MAX: usize = 1 << 16;
-/// How often the thread looks whether the node stops.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// A partition whose locks are not all known yet.
 #[derive(Debug)]
@@ -92,12 +72,23 @@ impl LockRecovery {
         }
     }
 
-    fn is_idle(&self) -> bool {
+    /// Whether locks of some partition are not all known yet.
+    pub(crate) fn expects_any(&self) -> bool {
+        !self.expected.is_empty()
+    }
+
+    /// Lock holders that are not connected here.
+    pub(crate) fn absent(&self) -> impl Iterator<Item = ClientId> {
+        self.absent.keys().copied()
+    }
+
+    /// Whether there is nobody to ask for anything.
+    pub(crate) fn is_idle(&self) -> bool {
         self.expected.is_empty() && self.absent.is_empty()
     }
 
     /// A node need not be asked any more for locks that are expected by this epoch.
-    fn answered(&mut self, node: NodeId, by: Epoch) {
+    pub(crate) fn answered(&mut self, node: NodeId, by: Epoch) {
         for expected in self.expected.values_mut().filter(|expected| expected.epoch <= by) {
             expected.from.retain(|other| *other != node);
         }
@@ -108,7 +99,7 @@ impl LockRecovery {
     }
 
     /// Nodes to ask, each once.
-    fn unasked(&mut self, now: Duration) -> Vec<NodeId> {
+    pub(crate) fn unasked(&mut self, now: Duration) -> Vec<NodeId> {
         self.expected.retain(|(_, partition), expected| {
             let goes_on = now < expected.since + PATIENCE;
             if !goes_on {
@@ -124,7 +115,7 @@ impl LockRecovery {
     }
 
     /// The question about absent holders is answered. Those that are gone are returned.
-    fn heard(
+    pub(crate) fn heard(
         &mut self,
         alive: &HolderLiveness,
         is_dead: impl Fn((NodeId, u64)) -> bool,
@@ -152,11 +143,11 @@ impl LockRecovery {
 
 /// Reports of other nodes about holders.
 #[derive(Debug, Default)]
-struct HolderLiveness {
+pub(crate) struct HolderLiveness {
     /// Processes that have answered.
-    answered: HashSet<(NodeId, u64)>,
+    pub answered: HashSet<(NodeId, u64)>,
     /// The clients that are connected, and where.
-    clients: HashMap<ClientId, Vec<(NodeId, u64)>>,
+    pub clients: HashMap<ClientId, Vec<(NodeId, u64)>>,
 }
 
 impl NodeLocks {
@@ -176,7 +167,7 @@ impl NodeLocks {
                 let partition = PartitionId(index);
                 let place = (redundancy, partition);
                 if !is_good(map, place, me) {
-                    self.heir.expected.remove(&place);
+                    self.recovery.expected.remove(&place);
                     continue;
                 }
                 let granter = map.node_of(redundancy, partition);
@@ -199,7 +190,7 @@ impl NodeLocks {
                 };
                 if !from.is_empty() {
                     let expected = RecoveringPartition { epoch: map.epoch(), since: now, from };
-                    self.heir.expected.insert(place, expected);
+                    self.recovery.expected.insert(place, expected);
                     if !before.is_some_and(|before| is_good(before, place, me)) {
                         fresh.insert(place);
                     }
@@ -221,7 +212,7 @@ impl NodeLocks {
             redundancy_of(request.dataset)
                 .is_some_and(|redundancy| fresh.contains(&(redundancy, request.partition)))
         });
-        let absent = &self.heir.absent;
+        let absent = &self.recovery.absent;
         self.table.retain_held(
             |file, held| {
                 let Some(redundancy) = redundancy_of(file.dataset) else { return true };
@@ -236,7 +227,7 @@ impl NodeLocks {
     }
 
     /// Locks on partitions of which `node` is a member by `map`, behind `after`; and whether there are more than are returned.
-    fn known(
+    pub(crate) fn known(
         &self,
         map: &ClusterMap,
         node: NodeId,
@@ -269,16 +260,16 @@ impl NodeLocks {
     }
 
     /// Takes over locks that a process of another node knows.
-    fn take_over(&mut self, map: &ClusterMap, from: (NodeId, u64), locks: &[KnownLock]) {
+    pub(crate) fn take_over(&mut self, map: &ClusterMap, from: (NodeId, u64), locks: &[KnownLock]) {
         let now = SystemClock.monotonic();
         for known in locks {
             let KnownLock { dataset, partition, object, space, lock, is_here } = *known;
             let redundancy = map.dataset_by_id(dataset).map(|data| data.spec.redundancy);
-            if !redundancy.is_some_and(|redundancy| self.heir.expects(redundancy, partition)) {
+            if !redundancy.is_some_and(|redundancy| self.recovery.expects(redundancy, partition)) {
                 continue;
             }
             let file = LockFile { dataset, partition, object, space };
-            if self.heir.forgotten.contains(&(file, lock.owner)) {
+            if self.recovery.forgotten.contains(&(file, lock.owner)) {
                 continue;
             }
             if !self.table.adopt(file, &lock) {
@@ -286,7 +277,7 @@ impl NodeLocks {
             }
             let client = lock.owner.client;
             if !self.is_here(client) {
-                let absent = self.heir.absent.entry(client).or_default();
+                let absent = self.recovery.absent.entry(client).or_default();
                 absent.seen = now;
                 if is_here && !absent.at.contains(&from) {
                     absent.at.push(from);
@@ -295,7 +286,7 @@ impl NodeLocks {
         }
     }
 
-    fn end_clients(&mut self, gone: &[ClientId]) -> Answers {
+    pub(crate) fn end_clients(&mut self, gone: &[ClientId]) -> Answers {
         let mut granted = Vec::new();
         gone.iter().for_each(|client| self.table.client_gone(*client, &mut granted));
         self.granted(&granted)
@@ -329,192 +320,6 @@ fn others_of(
 }
 
 /// Whether a node may live.
-fn may_answer(map: &ClusterMap, node: NodeId) -> bool {
+pub(crate) fn may_answer(map: &ClusterMap, node: NodeId) -> bool {
     map.state(node).is_some_and(|state| state.reachability != NodeReachability::Offline)
-}
-
-impl ShardService {
-    /// Which locks are known here of partitions that `node` is a member of.
-    pub(crate) fn known_locks(
-        &self,
-        peer: &ConnectionPeer,
-        (node, epoch): (NodeId, Epoch),
-        after: Option<&KnownLock>,
-    ) -> Result<ControlReply> {
-        if peer.node != Some(node) {
-            let words = format!("only {node} itself may take over the locks of {node}");
-            return Err(Error::new(ErrorKind::Denied, words));
-        }
-        // By an older map, a shard might still grant some.
-        let map = self.map.as_ref().filter(|_| self.shared.taken_up() >= epoch);
-        let Some(map) = map else {
-            return Err(Error::new(ErrorKind::Busy, "locks: that map is on its way"));
-        };
-        let (locks, has_more) = lock(&self.shared.locks).known(map, node, after);
-        Ok(ControlReply::KnownLocks { locks, has_more })
-    }
-
-    /// Which of these clients have connections here on which locks were asked for.
-    pub(crate) fn lock_clients(
-        &self,
-        peer: &ConnectionPeer,
-        mut clients: Vec<ClientId>,
-    ) -> Result<ControlReply> {
-        if peer.node.is_none() {
-            return Err(Error::new(ErrorKind::Denied, "only nodes may ask who is connected"));
-        }
-        let locks = lock(&self.shared.locks);
-        clients.retain(|client| locks.is_here(*client));
-        Ok(ControlReply::LockClients { incarnation: self.shared.incarnation, clients })
-    }
-}
-
-/// Takes over locks, and looks after absent holders, until the node stops.
-pub(crate) fn run(shared: &NodeShared, credentials: &NodeCredentials) {
-    let mut others = RecoveryLinks { shared, credentials, links: HashMap::new() };
-    let mut looked = Duration::ZERO;
-    while !shared.stop.is_asked() {
-        let wait = if lock(&shared.locks).heir.absent.is_empty() { LOOK } else { LOOK_AFTER };
-        let waits = |locks: &mut NodeLocks| locks.heir.expected.is_empty();
-        let waited = shared.has_heirs.wait_timeout_while(lock(&shared.locks), wait, waits);
-        let locks = waited.unwrap_or_else(PoisonError::into_inner).0;
-        let (expects, is_idle) = (!locks.heir.expected.is_empty(), locks.heir.is_idle());
-        drop(locks);
-        if is_idle {
-            others.links.clear();
-            continue;
-        }
-        let Some(map) = shared.map() else { continue };
-        if expects {
-            others.gather(&map);
-            // At once, unless somebody has not answered.
-            if !lock(&shared.locks).heir.expected.is_empty() {
-                std::thread::sleep(PAUSE);
-            }
-        }
-        let now = SystemClock.monotonic();
-        if now >= looked + LOOK_AFTER {
-            looked = now;
-            others.look_after(&map);
-        }
-    }
-}
-
-/// Ways to other nodes.
-struct RecoveryLinks<'a> {
-    shared: &'a NodeShared,
-    credentials: &'a NodeCredentials,
-    links: HashMap<NodeId, (u64, Arc<NodeLink>)>,
-}
-
-impl RecoveryLinks<'_> {
-    /// Asks the nodes that have not told yet for the locks that they know.
-    fn gather(&mut self, map: &ClusterMap) {
-        let nodes = lock(&self.shared.locks).heir.unasked(SystemClock.monotonic());
-        for node in nodes {
-            let answered = !may_answer(map, node) || self.tells(map, node);
-            if answered {
-                lock(&self.shared.locks).heir.answered(node, map.epoch());
-            }
-        }
-    }
-
-    /// Takes over the locks that `node` knows; whether these were all.
-    fn tells(&mut self, map: &ClusterMap, node: NodeId) -> bool {
-        let Some(info) = map.node(node) else { return true };
-        let from = (node, info.incarnation);
-        let mut after = None;
-        loop {
-            let request =
-                ControlRequest::KnownLocks { node: self.shared.node, epoch: map.epoch(), after };
-            match self.ask(map, node, &request) {
-                Ok(ControlReply::KnownLocks { locks, has_more }) => {
-                    lock(&self.shared.locks).take_over(map, from, &locks);
-                    after = locks.last().copied();
-                    if !has_more || after.is_none() {
-                        return true;
-                    }
-                }
-                Ok(reply) => {
-                    tracing::debug!(%node, error = %refusal(&reply), "locks of another node");
-                    return false;
-                }
-                Err(error) => {
-                    tracing::debug!(%node, %error, "locks of another node");
-                    return false;
-                }
-            }
-        }
-    }
-
-    /// Asks after holders that are not connected here, and ends the locks of those that are gone.
-    fn look_after(&mut self, map: &ClusterMap) {
-        let absent: Vec<ClientId> = lock(&self.shared.locks).heir.absent.keys().copied().collect();
-        if absent.is_empty() {
-            return;
-        }
-        let mut alive = HolderLiveness::default();
-        let others = map.nodes().iter().map(|info| info.node);
-        for node in others.filter(|node| *node != self.shared.node && may_answer(map, *node)) {
-            for clients in absent.chunks(LOCK_CLIENTS_MAX) {
-                let request = ControlRequest::LockClients(clients.to_vec());
-                let Ok(ControlReply::LockClients { incarnation, clients }) =
-                    self.ask(map, node, &request)
-                else {
-                    break;
-                };
-                alive.answered.insert((node, incarnation));
-                for client in clients {
-                    alive.clients.entry(client).or_default().push((node, incarnation));
-                }
-            }
-        }
-        let mut locks = lock(&self.shared.locks);
-        let is_dead = |(node, process)| {
-            let is_same = map.node(node).is_some_and(|info| info.incarnation == process);
-            !(is_same && may_answer(map, node))
-        };
-        let gone = locks.heir.heard(&alive, is_dead, SystemClock.monotonic());
-        let answers = locks.end_clients(&gone);
-        drop(locks);
-        for (to, request, answer) in answers {
-            let reply = answer_to_wait(self.shared, Some(map), &request, answer);
-            self.shared.inboxes[usize::from(to.shard.get())].send(InboxMessage::Control(to, reply));
-        }
-    }
-
-    fn ask(
-        &mut self,
-        map: &ClusterMap,
-        node: NodeId,
-        request: &ControlRequest,
-    ) -> Result<ControlReply> {
-        let incarnation = map.node(node).map_or(0, |info| info.incarnation);
-        let known = self.links.get(&node).filter(|(process, _)| *process == incarnation);
-        let link = match known {
-            Some((_, link)) => Arc::clone(link),
-            None => {
-                let link = self.connect(map, node)?;
-                self.links.insert(node, (incarnation, Arc::clone(&link)));
-                link
-            }
-        };
-        let answer = call(&link, request, Deadline::after(ANSWER_TIMEOUT));
-        if answer.is_err() {
-            self.links.remove(&node);
-        }
-        answer
-    }
-
-    fn connect(&self, map: &ClusterMap, node: NodeId) -> Result<Arc<NodeLink>> {
-        let mut failed = Error::new(ErrorKind::Unavailable, "no address");
-        for address in addresses(map, self.shared.node, node) {
-            match self.credentials.connect(self.shared, &address, ANSWER_TIMEOUT) {
-                Ok(link) if link.node() == node => return Ok(link),
-                Ok(_) => failed = Error::new(ErrorKind::Unavailable, "another node answers"),
-                Err(error) => failed = error,
-            }
-        }
-        Err(failed)
-    }
 }

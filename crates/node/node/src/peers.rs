@@ -17,7 +17,7 @@ use crate::peer_output::PeerFrame;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// Most bytes of messages that wait for a connection to one node.
-const LETTERS_LEN_MAX: usize = 4 << 20;
+const FRAMES_LEN_MAX: usize = 4 << 20;
 /// How long a connection may take to be made.
 pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -47,8 +47,8 @@ struct PeerLine {
     /// Process to which the connection was asked for.
     incarnation: u64,
     /// Messages to be sent as soon as there is a connection.
-    letters: Vec<PeerFrame>,
-    letters_len: usize,
+    frames: Vec<PeerFrame>,
+    frames_len: usize,
 }
 
 /// Lines to other nodes.
@@ -65,8 +65,8 @@ impl PeerLines {
             state: LineState::Down(now),
             pause: PAUSE_MIN,
             incarnation,
-            letters: Vec::new(),
-            letters_len: 0,
+            frames: Vec::new(),
+            frames_len: 0,
         });
         if line.incarnation != incarnation {
             // Another process: earlier failures say nothing about it.
@@ -103,20 +103,20 @@ impl PeerLines {
 
     /// Keeps a message to `node` until the connection that is being made is there. It is dropped
     /// when there is none, or too much waits.
-    pub(crate) fn keep(&mut self, node: NodeId, letter: PeerFrame) {
+    pub(crate) fn keep(&mut self, node: NodeId, frame: PeerFrame) {
         let Some(line) = self.lines.get_mut(&node) else { return };
         let is_coming = matches!(line.state, LineState::Dialling(_));
-        if is_coming && line.letters_len + letter.len() <= LETTERS_LEN_MAX {
-            line.letters_len += letter.len();
-            line.letters.push(letter);
+        if is_coming && line.frames_len + frame.len() <= FRAMES_LEN_MAX {
+            line.frames_len += frame.len();
+            line.frames.push(frame);
         }
     }
 
     /// The messages that waited for `node`.
     pub(crate) fn take_kept(&mut self, node: NodeId) -> Vec<PeerFrame> {
         let Some(line) = self.lines.get_mut(&node) else { return Vec::new() };
-        line.letters_len = 0;
-        std::mem::take(&mut line.letters)
+        line.frames_len = 0;
+        std::mem::take(&mut line.frames)
     }
 
     /// The result of a dial. Returns the node that can be reached now; `None`: the connection, if
@@ -137,8 +137,8 @@ impl PeerLines {
             }
             _ => {
                 line.state = LineState::Down(now + line.pause);
-                line.letters.clear();
-                line.letters_len = 0;
+                line.frames.clear();
+                line.frames_len = 0;
                 line.pause = (line.pause * 2).min(PAUSE_MAX);
                 None
             }
