@@ -67,7 +67,7 @@ pub(crate) struct ShardService {
     submissions: ShardSubmissions,
     /// The log of durable datasets, if this node keeps one.
     durable: Option<ShardLog>,
-    peers: PeerLines,
+    peers: PeerLines<ConnId>,
     peer_output: PeerOutput,
     dialler: NodeDialler,
     resync: ResyncThrottle,

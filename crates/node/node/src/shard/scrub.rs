@@ -28,7 +28,7 @@ impl ShardService {
         ControlReply::Scrubbing { number }
     }
 
-    /// A table of faults was set: memory is to be harmed as it says.
+    /// A table of faults was set: memory is to be damaged as it says.
     pub(super) fn rot_asked(&self) {
         self.shared.wanted_scrub.ask_rot();
         self.shared.inboxes.iter().for_each(ShardInbox::wake);
