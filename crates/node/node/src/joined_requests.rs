@@ -80,8 +80,8 @@ impl<A> Default for JoinedRequests<A> {
 }
 
 impl<A> JoinedRequests<A> {
-    /// A request goes to so many `shards`, this one included. `mutations`: of each operation whether
-    /// it is one. Returns the number under which the shards answer.
+    /// A request goes to so many `shards`, this one included. `mutations`: of each operation
+    /// whether it is one. Returns the number under which the shards answer.
     pub(crate) fn begin(
         &mut self,
         asker: A,

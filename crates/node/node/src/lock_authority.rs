@@ -39,7 +39,8 @@ impl LockAuthority<'_> {
             return Ok(());
         }
         let is_primary = map.node_of(redundancy, request.partition) == Some(self.node);
-        // A lock that was granted in a term that is over may have been granted to another client since.
+        // A lock that was granted in a term that is over may have been granted to another client
+        // since.
         if request.term < group.term || request.is_note == is_primary && request.term == group.term
         {
             return stale();

@@ -177,8 +177,8 @@ impl ResyncThrottle {
         self.look_at.is_some_and(|at| at <= now)
     }
 
-    /// Partitions are being looked for. `is_there`: whether a member's node is not offline; while it
-    /// is, nothing changes for the member, until a map says that it is there again.
+    /// Partitions are being looked for. `is_there`: whether a member's node is not offline; while
+    /// it is, nothing changes for the member, until a map says that it is there again.
     pub(crate) fn looked(&mut self, now: Duration, is_there: impl Fn(TargetId) -> bool) {
         let looks = self.unequal.iter().any(|(.., target)| is_there(*target));
         self.look_at = looks.then_some(now + LOOK);
@@ -239,7 +239,8 @@ impl ResyncThrottle {
         self.lost.extract_if(.., |lost| lost.at <= now).collect()
     }
 
-    /// There is still no connection to a node. Whether it cannot be reached; else it is tried again.
+    /// There is still no connection to a node. Whether it cannot be reached; else it is tried
+    /// again.
     pub(crate) fn is_unreachable(&mut self, lost: LostNode, now: Duration) -> bool {
         let is_over = now >= lost.since + UNREACHABLE;
         if !is_over {

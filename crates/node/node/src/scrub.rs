@@ -1,5 +1,5 @@
-//! When the records of a node are scrubbed, in the background: is each still what was written, and do
-//! the members of a group have the same?
+//! When the records of a node are scrubbed, in the background: is each still what was written, and
+//! do the members of a group have the same?
 //!
 //! Each shard *walks* through its partitions, a step of some records at a time, with pauses between
 //! the steps: they take a tenth of a thread at most, and less while clients are served. A walk
@@ -16,8 +16,8 @@ use samite_types::DatasetId;
 
 use crate::mutex::lock;
 
-/// After a step passes its time so often, at least: when somebody waits for the walk, when nobody is
-/// served, when clients are.
+/// After a step passes its time so often, at least: when somebody waits for the walk, when nobody
+/// is served, when clients are.
 const PAUSES: [(u32, Duration); 3] =
     [(1, Duration::ZERO), (9, Duration::from_millis(2)), (49, Duration::from_millis(20))];
 /// A record that was read through the arena and found undamaged is looked at again when it is read
@@ -126,8 +126,8 @@ impl ScrubSchedule {
             || wanted.rots.load(Ordering::Acquire) > self.rots
     }
 
-    /// Takes up the requests; `requests` of clients were served so far. Returns whether memory is to
-    /// be damaged now.
+    /// Takes up the requests; `requests` of clients were served so far. Returns whether memory is
+    /// to be damaged now.
     pub(crate) fn take_up(&mut self, wanted: &WantedScrub, now: Duration, requests: u64) -> bool {
         if let Some((asked, dataset)) = wanted.newer(self.asked) {
             self.asked = asked;
@@ -184,8 +184,8 @@ impl ScrubSchedule {
         walk.position = position;
     }
 
-    /// The step that was due was the last of the walk. Returns the number under which that was asked
-    /// for, if it was.
+    /// The step that was due was the last of the walk. Returns the number under which that was
+    /// asked for, if it was.
     pub(crate) fn ended(&mut self) -> Option<u64> {
         self.walk.take().and_then(|walk| walk.asked)
     }

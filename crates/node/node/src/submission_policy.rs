@@ -91,9 +91,9 @@ impl SubmissionPolicy {
         self.only
     }
 
-    /// The clients that may complete operations early, as things are now. A client that was shut out
-    /// for others may again when it asks for something: until then they change what they like, and
-    /// the queues stay as they are.
+    /// The clients that may complete operations early, as things are now. A client that was shut
+    /// out for others may again when it asks for something: until then they change what they like,
+    /// and the queues stay as they are.
     pub(crate) fn wanted(&self, now: &SubmissionConditions) -> SubmissionClients {
         let is_forbidden = self.map.has_moving || self.map.has_lost;
         if is_forbidden || now.has_waiters || !now.has_room {
@@ -138,8 +138,8 @@ impl SubmissionPolicy {
         (self.open, self.only) = (self.map.epoch, clients.only());
     }
 
-    /// The queues are closed. Whether they were open: then what is in them is to be carried out, and
-    /// [`SubmissionPolicy::drained`] comes after it.
+    /// The queues are closed. Whether they were open: then what is in them is to be carried out,
+    /// and [`SubmissionPolicy::drained`] comes after it.
     pub(crate) fn close(&mut self) -> bool {
         std::mem::replace(&mut self.open, Epoch(0)) != Epoch(0)
     }

@@ -2,9 +2,9 @@
 //!
 //! A shard copies a piece of one partition at a time between requests, as the
 //! [schedule](super::checkpoint_schedule) says, and the thread here writes the pieces. A checkpoint
-//! is given its name only when all that it has seen is on flash in the log, too. It says which frame
-//! of the log comes after it; earlier frames are not needed for this partition any more. Its format:
-//! [`samite_partition::durable::checkpoint`].
+//! is given its name only when all that it has seen is on flash in the log, too. It says which
+//! frame of the log comes after it; earlier frames are not needed for this partition any more. Its
+//! format: [`samite_partition::durable::checkpoint`].
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};

@@ -1,9 +1,9 @@
 //! Which checkpoint is made, and removed, when: decided by how long the log is and how far it is on
 //! flash.
 //!
-//! One partition is copied at a time, piece by piece. A piece goes to the thread that writes when it
-//! has room; the last one not before everything that the checkpoint has seen is on flash in the log,
-//! too. A checkpoint that is no use any more is removed when the log on flash says so.
+//! One partition is copied at a time, piece by piece. A piece goes to the thread that writes when
+//! it has room; the last one not before everything that the checkpoint has seen is on flash in the
+//! log, too. A checkpoint that is no use any more is removed when the log on flash says so.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -52,8 +52,8 @@ struct CopiedPartition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CheckpointRemoval {
     pub(super) id: PlaceId,
-    /// It is removed when the log is on flash up to the frame behind the one that says so. Earlier, a
-    /// restart would find neither it nor why.
+    /// It is removed when the log is on flash up to the frame behind the one that says so. Earlier,
+    /// a restart would find neither it nor why.
     upto: u64,
 }
 

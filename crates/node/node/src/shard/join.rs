@@ -1,8 +1,9 @@
 //! Requests whose operations are on partitions of several shards of this node.
 //!
-//! The shard that received the request keeps it in its [`JoinedRequests`], sends a [`ShardTask`] with
-//! a copy of the frame to every shard concerned, and answers when all have. Either every shard has room for its task or none gets one, so a refused request has had no effect.
-//! Operations on one partition stay in order: a connection's tasks for it go through one queue.
+//! The shard that received the request keeps it in its [`JoinedRequests`], sends a [`ShardTask`]
+//! with a copy of the frame to every shard concerned, and answers when all have. Either every shard
+//! has room for its task or none gets one, so a refused request has had no effect. Operations on
+//! one partition stay in order: a connection's tasks for it go through one queue.
 //!
 //! [`JoinedRequests`]: crate::joined_requests::JoinedRequests
 

@@ -2,9 +2,9 @@
 //! request batch.
 //!
 //! ```text
-//!  request, message, map, timer ── MirroredPartition ── effects ─┬─ messages ── peer output ── one frame for each node
-//!                                                             ├─ committed ── replies that were held
-//!                                                             └─ news of members ── reports
+//!  request, message,                                  ┌─ messages ── one frame for each node
+//!  map, timer ──────── MirroredPartition ── effects ──┼─ committed ── deferred replies
+//!                                                     └─ changes of members ── reports
 //! ```
 
 use std::time::Duration;
@@ -27,8 +27,8 @@ use crate::joined_requests::PartialOutcome;
 use crate::partitions::{DatasetIndex, Seen};
 use crate::peer_output::PeerDestination;
 
-/// Requests of clients are refused that would have to be passed on to a node for which so many bytes
-/// wait.
+/// Requests of clients are refused that would have to be passed on to a node for which so many
+/// bytes wait.
 const FULL_LEN: usize = 8 << 20;
 
 impl ShardService {
