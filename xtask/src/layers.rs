@@ -48,7 +48,7 @@ fn split(text: &str) -> Option<(&str, &str, &str)> {
 /// Each layer, highest first: its crates, and those that each of them uses.
 fn graph(config: &TidyConfig, metadata: &WorkspaceMetadata) -> String {
     let short = |name: &str| name.strip_prefix("samite-").unwrap_or(name).to_owned();
-    let mut text = String::from("\n```text\n");
+    let mut text = String::from("```text\n");
     let indent = config.layers.iter().map(|layer| layer.folder.len()).max().unwrap_or_default() + 1;
     for layer in config.layers.iter().rev() {
         let mut line = format!("{:<indent$}", layer.folder);
@@ -71,7 +71,7 @@ fn graph(config: &TidyConfig, metadata: &WorkspaceMetadata) -> String {
         }
         let _ = writeln!(text, "{line}");
     }
-    text.push_str("```\n\n");
+    text.push_str("```\n");
     text
 }
 

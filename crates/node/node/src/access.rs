@@ -1,12 +1,11 @@
 //! Access checks: requests are checked against the owner and the mode of their dataset.
 
+use samite_placement::ClusterMap;
 use samite_transport::server::ConnectionPeer;
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::access::{self, DatasetAccess};
 use samite_wire::control::ControlRequest;
 use samite_wire::op::OperationRequest;
-
-use crate::shard::ShardService;
 
 /// Whether `peer` may carry out a request on a dataset. Nodes may: they ask for others.
 ///
@@ -53,51 +52,54 @@ pub(crate) fn denied(peer: &ConnectionPeer, words: impl std::fmt::Display) -> Er
     Error::new(ErrorKind::Denied, format!("uid {} may not {words}", peer.uid))
 }
 
-impl ShardService {
-    /// A change of datasets as it is to be made, if `peer` may ask for it: a new dataset belongs to
-    /// the user that makes it. A change that a node passes on has been checked by that node.
-    pub(crate) fn permitted(
-        &self,
-        peer: &ConnectionPeer,
-        mut request: ControlRequest,
-    ) -> Result<ControlRequest> {
-        if peer.node.is_some() {
-            return Ok(request);
-        }
-        match &mut request {
-            ControlRequest::CreateDataset(spec) => {
-                let owner = &mut spec.access.owner;
-                if *owner == DatasetAccess::CALLER {
-                    *owner = peer.uid;
-                }
-                if *owner != peer.uid && peer.uid != 0 {
-                    return Err(denied(peer, "make datasets for others"));
-                }
-            }
-            ControlRequest::DropDataset { name } => {
-                self.owned(peer, name, "drop")?;
-            }
-            ControlRequest::SetAccess { name, owner, .. } => {
-                let access = self.owned(peer, name, "say who may use")?;
-                if peer.uid != 0 && owner.is_some_and(|owner| owner != access.owner) {
-                    return Err(denied(peer, format_args!("give dataset {name} away; root may")));
-                }
-            }
-            _ => {}
-        }
-        Ok(request)
+/// A change of datasets as it is to be made, if `peer` may ask for it: a new dataset belongs to
+/// the user that makes it. A change that a node passes on has been checked by that node.
+pub(crate) fn permitted(
+    map: Option<&ClusterMap>,
+    peer: &ConnectionPeer,
+    mut request: ControlRequest,
+) -> Result<ControlRequest> {
+    if peer.node.is_some() {
+        return Ok(request);
     }
+    match &mut request {
+        ControlRequest::CreateDataset(spec) => {
+            let owner = &mut spec.access.owner;
+            if *owner == DatasetAccess::CALLER {
+                *owner = peer.uid;
+            }
+            if *owner != peer.uid && peer.uid != 0 {
+                return Err(denied(peer, "make datasets for others"));
+            }
+        }
+        ControlRequest::DropDataset { name } => {
+            owned(map, peer, name, "drop")?;
+        }
+        ControlRequest::SetAccess { name, owner, .. } => {
+            let access = owned(map, peer, name, "say who may use")?;
+            if peer.uid != 0 && owner.is_some_and(|owner| owner != access.owner) {
+                return Err(denied(peer, format_args!("give dataset {name} away; root may")));
+            }
+        }
+        _ => {}
+    }
+    Ok(request)
+}
 
-    /// The access of a dataset that `peer` owns; none is as good as one's own here: a caller that
-    /// looks for it says that it is missing.
-    fn owned(&self, peer: &ConnectionPeer, name: &str, what: &str) -> Result<DatasetAccess> {
-        let known = self.map.as_ref().and_then(|map| map.dataset(name));
-        let access =
-            known.map_or(DatasetAccess { owner: peer.uid, mode: 0 }, |known| known.spec.access);
-        if access.is_owner(peer.uid) {
-            return Ok(access);
-        }
-        let owner = access.owner;
-        Err(denied(peer, format_args!("{what} dataset {name}, which belongs to uid {owner}")))
+/// The access of a dataset that `peer` owns; none is as good as one's own here: a caller that
+/// looks for it says that it is missing.
+fn owned(
+    map: Option<&ClusterMap>,
+    peer: &ConnectionPeer,
+    name: &str,
+    what: &str,
+) -> Result<DatasetAccess> {
+    let known = map.and_then(|map| map.dataset(name));
+    let access =
+        known.map_or(DatasetAccess { owner: peer.uid, mode: 0 }, |known| known.spec.access);
+    if access.is_owner(peer.uid) {
+        return Ok(access);
     }
+    let owner = access.owner;
+    Err(denied(peer, format_args!("{what} dataset {name}, which belongs to uid {owner}")))
 }

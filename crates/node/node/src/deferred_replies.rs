@@ -15,8 +15,8 @@ use crate::inbox::ShardAnswer;
 use crate::reply::ReplyBuffers;
 
 /// Most deferred replies of a shard, and most bytes of requests that they are about.
-const HELD_MAX: usize = 16 << 10;
-const HELD_LEN_MAX: usize = 64 << 20;
+const DEFERRED_MAX: usize = 16 << 10;
+const DEFERRED_LEN_MAX: usize = 64 << 20;
 
 /// A deferred reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,25 +30,32 @@ pub(crate) enum DeferredReply {
     Shard { to: ShardId, answer: ShardAnswer },
 }
 
-struct DeferredEntry {
-    reply: DeferredReply,
+#[derive(Debug)]
+struct DeferredEntry<R> {
+    reply: R,
     /// Partitions that it waits for.
     partitions: usize,
     len: usize,
 }
 
-/// The deferred replies of a shard.
-#[derive(Default)]
-pub(crate) struct DeferredReplies {
-    waiting: HashMap<DeferredId, DeferredEntry>,
+/// The deferred replies `R` of a shard.
+#[derive(Debug)]
+pub(crate) struct DeferredReplies<R> {
+    waiting: HashMap<DeferredId, DeferredEntry<R>>,
     next: u64,
     len: usize,
 }
 
-impl DeferredReplies {
+impl<R> Default for DeferredReplies<R> {
+    fn default() -> Self {
+        Self { waiting: HashMap::new(), next: 0, len: 0 }
+    }
+}
+
+impl<R> DeferredReplies<R> {
     /// Whether one more reply to a request of `len` bytes can be deferred.
     pub(crate) fn has_room(&self, len: usize) -> bool {
-        self.waiting.len() < HELD_MAX && self.len + len <= HELD_LEN_MAX
+        self.waiting.len() < DEFERRED_MAX && self.len + len <= DEFERRED_LEN_MAX
     }
 
     /// The id of the next reply, if there is one to defer.
@@ -58,7 +65,7 @@ impl DeferredReplies {
 
     /// Defers a reply, under [`DeferredReplies::next_id`], to a request of `len` bytes until
     /// `partitions` (at least one) have committed.
-    pub(crate) fn defer(&mut self, reply: DeferredReply, partitions: usize, len: usize) {
+    pub(crate) fn defer(&mut self, reply: R, partitions: usize, len: usize) {
         debug_assert!(partitions > 0);
         self.waiting.insert(self.next_id(), DeferredEntry { reply, partitions, len });
         self.next += 1;
@@ -66,7 +73,7 @@ impl DeferredReplies {
     }
 
     /// One of its partitions has committed. Returns the reply when that was the last.
-    pub(crate) fn committed(&mut self, id: DeferredId) -> Option<DeferredReply> {
+    pub(crate) fn committed(&mut self, id: DeferredId) -> Option<R> {
         let waiting = self.waiting.get_mut(&id)?;
         waiting.partitions -= 1;
         if waiting.partitions > 0 {
@@ -76,9 +83,48 @@ impl DeferredReplies {
     }
 
     /// One of its partitions was lost. Returns the reply, in place of which the client is sent elsewhere.
-    pub(crate) fn withdrawn(&mut self, id: DeferredId) -> Option<DeferredReply> {
+    pub(crate) fn withdrawn(&mut self, id: DeferredId) -> Option<R> {
         let waiting = self.waiting.remove(&id)?;
         self.len -= waiting.len;
         Some(waiting.reply)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_leaves_when_the_last_of_its_partitions_has_committed() {
+        let mut replies = DeferredReplies::default();
+        let (first, one) = (replies.next_id(), 100);
+        replies.defer("first", 2, one);
+        let second = replies.next_id();
+        replies.defer("second", 1, one);
+        assert_eq!(replies.committed(first), None);
+        assert_eq!(replies.committed(second), Some("second"));
+        assert_eq!(replies.committed(first), Some("first"));
+        assert_eq!(replies.committed(first), None, "it has left");
+    }
+
+    #[test]
+    fn a_reply_is_withdrawn_once_and_leaves_never_after() {
+        let mut replies = DeferredReplies::default();
+        let id = replies.next_id();
+        replies.defer("reply", 2, 1);
+        assert_eq!(replies.withdrawn(id), Some("reply"));
+        assert_eq!((replies.withdrawn(id), replies.committed(id)), (None, None));
+    }
+
+    #[test]
+    fn replies_are_bounded_in_number_and_in_bytes() {
+        let mut replies = DeferredReplies::default();
+        let large = replies.next_id();
+        replies.defer((), 1, DEFERRED_LEN_MAX - 1);
+        assert!(replies.has_room(1) && !replies.has_room(2));
+        assert_eq!(replies.committed(large), Some(()));
+        assert!(replies.has_room(2));
+        (0..DEFERRED_MAX).for_each(|_| replies.defer((), 1, 0));
+        assert!(!replies.has_room(0));
     }
 }

@@ -8,22 +8,15 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use samite_mirror::ApplyTime;
-use samite_partition::DelegationHolder;
-use samite_placement::shard_of;
-use samite_transport::server::{ConnId, ConnectionPeer, ReplySink};
-use samite_types::{ClientId, Clock, PartitionId, RequestId, SystemClock};
-use samite_wire::op::OperationRequest;
+use samite_transport::server::{ConnId, ConnectionPeer};
+use samite_types::RequestId;
 
-use crate::budget::ReplyBudget;
 use crate::inbox::ShardTask;
-use crate::partitions::DatasetIndex;
-use crate::revocations::{RecalledDelegation, SHORT_TERM_MAX};
-use crate::shard::ShardService;
 
-/// Most requests of connections that wait at one shard, and most bytes of them; tasks of other shards have their own bound.
-const PARKED_MAX: usize = 1024;
-const PARKED_LEN_MAX: usize = 16 << 20;
+/// Most requests of connections that wait at one shard, and most bytes of them; tasks of other
+/// shards have their own bound.
+const WAITING_MAX: usize = 1024;
+const WAITING_LEN_MAX: usize = 16 << 20;
 
 /// A waiting request.
 pub(crate) enum WaitingWork {
@@ -34,7 +27,8 @@ pub(crate) enum WaitingWork {
 }
 
 impl WaitingWork {
-    const fn len(&self) -> usize {
+    /// Bytes that count.
+    pub(crate) const fn len(&self) -> usize {
         match self {
             Self::Request { body, payload, .. } => body.len() + payload.len(),
             Self::Task(_) => 0,
@@ -42,34 +36,8 @@ impl WaitingWork {
     }
 }
 
-/// Work that waits, oldest first.
-#[derive(Default)]
-pub(crate) struct DelegationWaiters {
-    waiting: VecDeque<(WaitingWork, Duration)>,
-    len: usize,
-}
-
-impl DelegationWaiters {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
-    /// End of the first delegation that something waits for.
-    pub(crate) fn next(&self) -> Option<Duration> {
-        self.waiting.iter().map(|(_, until)| *until).min()
-    }
-
-    fn has_room(&self, len: usize) -> bool {
-        self.waiting.len() < PARKED_MAX && self.len + len <= PARKED_LEN_MAX
-    }
-
-    fn push(&mut self, work: WaitingWork, until: Duration) {
-        self.len += work.len();
-        self.waiting.push_back((work, until));
-    }
-}
-
 /// Whether a request may be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DelegationTurn {
     /// It may.
     Now,
@@ -79,99 +47,103 @@ pub(crate) enum DelegationTurn {
     Never,
 }
 
-impl ShardService {
-    /// The time, if delegations have anything to do with the request at hand; else zero.
-    pub(crate) fn time_for(&mut self, budget: &ReplyBudget) -> Duration {
-        if budget.lease_term.is_zero() && self.parked.is_empty() && !self.partitions.has_leases() {
-            return Duration::ZERO;
-        }
-        let now = SystemClock.monotonic();
-        self.partitions.leases_at(now);
-        now
+/// Work `W` that waits, oldest first.
+#[derive(Debug)]
+pub(crate) struct DelegationWaiters<W> {
+    waiting: VecDeque<(W, Duration)>,
+    len: usize,
+}
+
+impl<W> Default for DelegationWaiters<W> {
+    fn default() -> Self {
+        Self { waiting: VecDeque::new(), len: 0 }
+    }
+}
+
+impl<W> DelegationWaiters<W> {
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
     }
 
-    /// Whether the operations of `request` on this shard's partitions may be carried out at `now`.
-    /// When they have to wait, no delegations are granted on what they change from here on, and
-    /// long ones are recalled (I12). `len`: its bytes, if they count.
-    pub(crate) fn may_run(
-        &mut self,
-        slot: DatasetIndex,
-        client: ClientId,
-        request: &OperationRequest<'_>,
-        (now, at): (Duration, ApplyTime),
+    /// End of the first delegation that something waits for.
+    pub(crate) fn next(&self) -> Option<Duration> {
+        self.waiting.iter().map(|(_, until)| *until).min()
+    }
+
+    /// Whether a request may be carried out against which delegations stand until `stands`;
+    /// `is_behind`: others wait to change what it changes. `len`: its bytes, if they count.
+    pub(crate) fn turn(
+        &self,
+        stands: Option<Duration>,
+        is_behind: bool,
         len: Option<usize>,
     ) -> DelegationTurn {
-        if now == Duration::ZERO && at.now == Duration::ZERO {
-            return DelegationTurn::Now;
-        }
-        let now = now.max(at.now);
-        let shards = self.shared.shards();
-        let is_alone = request.operations.len() == 1;
-        let id = self.id;
-        let mine = || {
-            let all = request.operations.iter();
-            all.filter(move |op| op.is_mutation() && shard_of(op.partition, shards) == id)
-        };
-        let (mut until, mut is_behind) = (None, false);
-        let mut held: Vec<(Box<[u8]>, PartitionId, DelegationHolder)> = Vec::new();
-        for operation in mine() {
-            let partition = operation.partition;
-            let stands = self.partitions.leases_against(
-                slot,
-                client,
-                (operation, is_alone),
-                now,
-                &mut |key, holder| {
-                    if holder.until > now + SHORT_TERM_MAX {
-                        held.push((key.into(), partition, holder));
-                    }
-                },
-            );
-            until = until.max(stands);
-            is_behind |= self.partitions.is_awaited(slot, operation);
-        }
         // A request that waits behind others only has no timer of its own: it is looked at when
         // they are.
-        let Some(until) = until.or(is_behind.then_some(Duration::MAX)) else {
-            return DelegationTurn::Now;
-        };
-        if len.is_some_and(|len| !self.parked.has_room(len)) {
-            return DelegationTurn::Never;
+        match stands.or(is_behind.then_some(Duration::MAX)) {
+            None => DelegationTurn::Now,
+            Some(_) if len.is_some_and(|len| !self.has_room(len)) => DelegationTurn::Never,
+            Some(until) => DelegationTurn::Later(until),
         }
-        // A client that completes operations early counts on delegations that nobody waits for.
-        self.lock_all_records();
-        for operation in mine() {
-            self.partitions.wait_for(slot, operation);
-        }
-        for (key, partition, DelegationHolder { client, until }) in held {
-            self.revoke(
-                client,
-                (request.header.dataset, &key),
-                RecalledDelegation { partition, until },
-            );
-        }
-        DelegationTurn::Later(until)
     }
 
-    pub(crate) fn park(&mut self, work: WaitingWork, until: Duration) {
-        self.parked.push(work, until);
+    fn has_room(&self, len: usize) -> bool {
+        self.waiting.len() < WAITING_MAX && self.len + len <= WAITING_LEN_MAX
     }
 
-    /// Carries out the requests that need not wait any more, in the order in which they came.
-    pub(crate) fn retry_waiters(&mut self, out: &mut ReplySink) {
-        if self.parked.is_empty() {
-            return;
-        }
-        self.partitions.clear_waits();
-        for (work, _) in std::mem::take(&mut self.parked).waiting {
-            match work {
-                WaitingWork::Request { conn, peer, id, body, payload } => {
-                    if let Some(until) = self.serve(conn, &peer, id, &body, &payload, out) {
-                        self.park(WaitingWork::Request { conn, peer, id, body, payload }, until);
-                    }
-                }
-                WaitingWork::Task(task) => self.task(task, out),
-            }
-        }
+    /// Work of `len` bytes waits, at most until then.
+    pub(crate) fn push(&mut self, work: W, len: usize, until: Duration) {
+        self.len += len;
+        self.waiting.push_back((work, until));
+    }
+
+    /// Takes all work, to be tried again in order.
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = W> + use<W> {
+        std::mem::take(self).waiting.into_iter().map(|(work, _)| work)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_change_waits_for_delegations_and_behind_others_that_wait() {
+        let waiters = DelegationWaiters::<u32>::default();
+        assert_eq!(waiters.turn(None, false, Some(1)), DelegationTurn::Now);
+        assert_eq!(waiters.turn(Some(5 * MS), false, Some(1)), DelegationTurn::Later(5 * MS));
+        assert_eq!(waiters.turn(Some(5 * MS), true, Some(1)), DelegationTurn::Later(5 * MS));
+        let behind = DelegationTurn::Later(Duration::MAX);
+        assert_eq!(waiters.turn(None, true, Some(1)), behind, "others have the timer");
+    }
+
+    #[test]
+    fn work_is_tried_again_in_order_at_the_first_end() {
+        let mut waiters = DelegationWaiters::default();
+        assert_eq!((waiters.is_empty(), waiters.next()), (true, None));
+        waiters.push('a', 1, 9 * MS);
+        waiters.push('b', 1, Duration::MAX);
+        waiters.push('c', 1, 7 * MS);
+        assert_eq!((waiters.is_empty(), waiters.next()), (false, Some(7 * MS)));
+        let all: Vec<char> = waiters.take_all().collect();
+        assert_eq!(all, ['a', 'b', 'c']);
+        assert_eq!((waiters.is_empty(), waiters.next()), (true, None));
+    }
+
+    #[test]
+    fn requests_that_wait_are_bounded_and_tasks_are_not() {
+        let mut waiters = DelegationWaiters::default();
+        waiters.push(0, WAITING_LEN_MAX - 1, MS);
+        assert_eq!(waiters.turn(Some(MS), false, Some(1)), DelegationTurn::Later(MS));
+        assert_eq!(waiters.turn(Some(MS), false, Some(2)), DelegationTurn::Never);
+        assert_eq!(waiters.turn(Some(MS), false, None), DelegationTurn::Later(MS), "a task");
+        assert_eq!(waiters.turn(None, false, Some(2)), DelegationTurn::Now);
+        assert_eq!(waiters.take_all().count(), 1);
+        assert_eq!(waiters.turn(Some(MS), false, Some(2)), DelegationTurn::Later(MS));
+        (0..WAITING_MAX).for_each(|number| waiters.push(number, 0, MS));
+        assert_eq!(waiters.turn(Some(MS), false, Some(0)), DelegationTurn::Never);
     }
 }

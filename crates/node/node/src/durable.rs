@@ -20,26 +20,29 @@
 //! one has lost its connection, and asks anew.
 
 mod checkpoint;
-mod drive;
+mod checkpoint_schedule;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use samite_log::joined::DirectoryMarks;
 use samite_log::storage::{self, StorageNote};
 use samite_log::{DirDisk, FrameNeed, LogAppender, LogDisk, LogSettings};
 pub(crate) use samite_mirror::durable::Recovered;
+use samite_mirror::durable::checkpoint::copy as copy_piece;
 use samite_mirror::durable::{LogTracks, PlaceId, RecoveredLog, frame, recover};
 use samite_mirror::{LogEntry, MirroredPartition};
 use samite_transport::server::LoopWaker;
 use samite_types::fault::FaultSwitch;
 use samite_types::{
-    DatasetId, Entropy, Error, ErrorKind, NodeId, Position, Result, ShardId, SystemEntropy,
+    Clock, DatasetId, Entropy, Error, ErrorKind, NodeId, Position, Result, ShardId, SystemClock,
+    SystemEntropy,
 };
 
 use crate::config::FlashConfig;
-use checkpoint::{LogView, ShardCheckpoints};
+use checkpoint::{CheckpointThread, no_thread};
+use checkpoint_schedule::{CheckpointSchedule, FinishedCheckpoint, LogView, WriteJob};
 
 fn shard_name(shard: ShardId) -> String {
     format!("shard-{}", shard.get())
@@ -127,15 +130,14 @@ pub(crate) type Find<'f> = dyn FnMut(PlaceId, &mut dyn FnMut(&mut MirroredPartit
 pub(crate) struct ShardLog {
     appender: LogAppender,
     tracks: LogTracks,
-    checkpoints: ShardCheckpoints,
-    /// Bytes that had been appended when the last checkpoints were begun.
-    round_at: Option<u64>,
-    /// When checkpoints were last begun because the disk is full.
-    no_space_round: Option<Instant>,
+    checkpoints: CheckpointSchedule,
+    writer: CheckpointThread,
+    /// Longest entry that the log takes, in bytes.
+    entry_len_max: usize,
 }
 
-/// How often a node whose disk is full tries to shorten its logs.
-const NO_SPACE_ROUND: Duration = Duration::from_secs(10);
+/// Bytes of records that are copied in one go.
+const PIECE_LEN: usize = 256 << 10;
 
 impl ShardLog {
     /// Reads the data there into partitions that `open` makes, and goes on from it. `waker`: of the
@@ -161,12 +163,14 @@ impl ShardLog {
         if let Some(error) = appender.blocked() {
             return Err(error.context("there is no space to go on with the log"));
         }
+        let known = found.checkpointed.keys().copied();
+        let writer = CheckpointThread::start(disk, settings.id, known, waker)?;
         let durable = Self {
             appender,
             tracks: found.tracks,
-            checkpoints: ShardCheckpoints::start(disk, settings, found.checkpointed, waker)?,
-            round_at: None,
-            no_space_round: None,
+            checkpoints: CheckpointSchedule::new(settings.segment_len, found.checkpointed),
+            writer,
+            entry_len_max: (settings.segment_len / 2) as usize,
         };
         Ok((durable, found.partitions))
     }
@@ -176,7 +180,7 @@ impl ShardLog {
     /// # Errors
     /// `Busy`; `NoSpace` and others of the disk; `TooLarge`.
     pub(crate) fn admit(&self, len: usize, need: FrameNeed) -> Result<(), ErrorKind> {
-        if len > self.checkpoints.entry_len_max() {
+        if len > self.entry_len_max {
             return Err(ErrorKind::TooLarge);
         }
         self.appender.admit(len, need)
@@ -232,15 +236,14 @@ impl ShardLog {
     pub(crate) fn advance(&mut self, find: &mut Find<'_>) -> Option<(PlaceId, Position)> {
         let mut headed = None;
         let mut is_shorter = false;
-        if let Some(done) = self.checkpoints.finished(self.appender.next()) {
+        if let Some(done) = self.next_checkpoint() {
             let is_headed = self.tracks.checkpointed(done.id, done.next);
             headed = is_headed.then_some((done.id, done.position));
             is_shorter = true;
         }
         if self.is_round_due() {
-            self.round_at = Some(self.appender.appended());
             is_shorter = true;
-            self.checkpoints.begin(self.tracks.told_of());
+            self.checkpoints.begin(self.tracks.told_of(), self.appender.appended());
         }
         if is_shorter {
             let needed = self.tracks.needed_from(self.appender.durable()).into_iter();
@@ -248,25 +251,54 @@ impl ShardLog {
             self.appender.drop_below(first.unwrap_or(self.appender.next())); // I17
         }
         let log = LogView { next: self.appender.next(), durable: self.appender.durable() };
-        self.checkpoints.step(&log, find);
+        self.write_checkpoints(log, find);
         headed
+    }
+
+    /// The next checkpoint that is on flash.
+    fn next_checkpoint(&mut self) -> Option<FinishedCheckpoint> {
+        loop {
+            let (finished, written) = self.writer.next_done()?;
+            let counts = self.checkpoints.written(finished, written, self.appender.next());
+            if counts.is_some() {
+                return counts;
+            }
+        }
+    }
+
+    /// Copies the next piece, and gives the thread what it has room for.
+    fn write_checkpoints(&mut self, log: LogView, find: &mut Find<'_>) {
+        while let Some(removal) = self.checkpoints.take_removal(log) {
+            if self.writer.give(WriteJob::Remove(removal.id)).is_err() {
+                self.checkpoints.keep_removal(removal);
+                break;
+            }
+        }
+        if let Some(id) = self.checkpoints.begin_next() {
+            find(id, &mut MirroredPartition::begin_checkpoint);
+        }
+        if let Some(id) = self.checkpoints.to_copy() {
+            let mut piece = Err(ErrorKind::NotFound.into());
+            find(id, &mut |member| piece = copy_piece(member, id, log.next, PIECE_LEN));
+            self.checkpoints.copied(piece, log);
+        }
+        if let Some(job) = self.checkpoints.take_job(log)
+            && let Err(job) = self.writer.give(job)
+        {
+            self.checkpoints.keep_job(job);
+        }
     }
 
     /// Whether checkpoints are to be begun: the log has become long, or there is no space for more of it.
     fn is_round_due(&mut self) -> bool {
-        let half = self.checkpoints.log_len_max() / 2;
-        let is_time = self.round_at.is_none_or(|at| self.appender.appended() - at >= half);
+        let is_time = self.checkpoints.is_round_time(self.appender.appended());
         if is_time && self.checkpoints.is_due(self.appender.metrics().len) {
             return true;
         }
         if !self.checkpoints.is_idle() || self.appender.shortage().is_none() {
             return false;
         }
-        let is_due = self.no_space_round.is_none_or(|at| at.elapsed() >= NO_SPACE_ROUND);
-        if is_due {
-            self.no_space_round = Some(Instant::now());
-        }
-        is_due
+        self.checkpoints.is_no_space_round_due(SystemClock.monotonic())
     }
 }
 
@@ -290,9 +322,4 @@ fn read(
     let (entries, bytes) = (found.replayed, found.log.len());
     tracing::info!(partitions = count, checkpoints, entries, bytes, ms, "durable data is read");
     Ok(found)
-}
-
-fn no_thread(error: &std::io::Error) -> Error {
-    let errno = rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::AGAIN);
-    Error::io("start a thread", errno)
 }

@@ -13,7 +13,8 @@ use samite_wire::frame::{CheckedHeader, FrameKind};
 
 use crate::access::is_trusted;
 use crate::config::NodeConfig;
-use crate::shared::{NodeShared, lock};
+use crate::mutex::lock;
+use crate::shared::NodeShared;
 
 /// Longest log, in bytes; later events are not told.
 const LOG_LEN_MAX: u64 = 64 << 20;

@@ -1,6 +1,7 @@
 //! Arena blocks that a connection may fill.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,12 +32,12 @@ impl BlockGranter {
     }
 
     /// For a connection that has no blocks yet.
-    pub(crate) fn nothing(&self) -> ConnectionGrants {
+    fn nothing(&self) -> ConnectionGrants {
         ConnectionGrants { held: HashMap::new(), granted: Arc::clone(&self.granted) }
     }
 
     /// Grants up to `count` more blocks to a connection that has `to`, and says which.
-    pub(crate) fn grant(&self, to: &mut ConnectionGrants, count: usize) -> List<BlockRef, 4> {
+    fn grant(&self, to: &mut ConnectionGrants, count: usize) -> List<BlockRef, 4> {
         let max = (u64::from(self.arena.layout().block_count()) / GRANTED_SHARE).max(GRANTED_MIN);
         let left = max.saturating_sub(self.granted.load(Ordering::Relaxed));
         let room = GRANTS_PER_CONNECTION.saturating_sub(to.held.len());
@@ -46,6 +47,88 @@ impl BlockGranter {
             return List::new();
         }
         self.arena.grant(count).into_iter().map(|extent| to.add(extent)).collect()
+    }
+}
+
+/// Blocks that a request names: their offsets, and how many of them were granted to its connection.
+#[derive(Debug, Default)]
+pub(crate) struct NamedBlocks {
+    offsets: Vec<u64>,
+    held: usize,
+}
+
+/// The blocks that the connections of one shard may fill. `C` names a connection.
+#[derive(Debug)]
+pub(crate) struct BlockGrantTable<C> {
+    granter: BlockGranter,
+    connections: HashMap<C, ConnectionGrants>,
+}
+
+impl<C: Copy + Eq + Hash> BlockGrantTable<C> {
+    pub(crate) fn new(granter: BlockGranter) -> Self {
+        Self { granter, connections: HashMap::new() }
+    }
+
+    /// Grants up to `count` more blocks to a connection, and says which.
+    pub(crate) fn grant(&mut self, conn: C, count: usize) -> List<BlockRef, 4> {
+        let held = self.connections.entry(conn).or_insert_with(|| self.granter.nothing());
+        self.granter.grant(held, count)
+    }
+
+    /// The blocks of a connection; `None`: it never had any.
+    pub(crate) fn of(&mut self, conn: C) -> Option<&mut ConnectionGrants> {
+        self.connections.get_mut(&conn)
+    }
+
+    /// Splits off the blocks of a connection that `operations` name, for the shard that runs them.
+    pub(crate) fn split_off<'o, 'd: 'o>(
+        &mut self,
+        conn: C,
+        operations: impl Iterator<Item = &'o Operation<'d>>,
+    ) -> ConnectionGrants {
+        let mut grants = self.granter.nothing();
+        if let Some(held) = self.connections.get_mut(&conn) {
+            operations.for_each(|operation| held.split_off(operation, &mut grants));
+        }
+        grants
+    }
+
+    /// Takes back blocks of a connection that were not used. When that is gone, they are free.
+    pub(crate) fn merge(&mut self, conn: C, unused: ConnectionGrants) {
+        if let Some(held) = self.connections.get_mut(&conn) {
+            held.merge(unused);
+        }
+    }
+
+    /// The blocks of a connection that `operations` name.
+    pub(crate) fn named(&self, conn: C, operations: &[Operation<'_>]) -> NamedBlocks {
+        let offsets = named(operations);
+        let held = self.connections.get(&conn).map_or(0, |grants| grants.count(&offsets));
+        NamedBlocks { offsets, held }
+    }
+
+    /// The blocks that `operations` name and that the connection still has: nothing was done.
+    pub(crate) fn still_held(&self, conn: C, operations: &[Operation<'_>]) -> List<BlockRef, 4> {
+        let Some(grants) = self.connections.get(&conn) else { return List::new() };
+        grants.still_held(&named(operations))
+    }
+
+    /// After a request that named `blocks`: the unused ones go back to the client, and new ones in
+    /// place of the others.
+    pub(crate) fn regrant(&mut self, conn: C, blocks: &NamedBlocks) -> List<BlockRef, 4> {
+        let Some(grants) = self.connections.get_mut(&conn) else { return List::new() };
+        if blocks.held == 0 {
+            return List::new();
+        }
+        let mut back = grants.still_held(&blocks.offsets);
+        let used = blocks.held - back.len();
+        back.extend(self.granter.grant(grants, used));
+        back
+    }
+
+    /// A connection is gone, and its blocks are free.
+    pub(crate) fn closed(&mut self, conn: C) {
+        self.connections.remove(&conn);
     }
 }
 
@@ -87,7 +170,7 @@ impl ConnectionGrants {
     }
 
     /// Splits off the blocks that `operation` names, for the shard that runs it.
-    pub(crate) fn split_off(&mut self, operation: &Operation<'_>, into: &mut Self) {
+    fn split_off(&mut self, operation: &Operation<'_>, into: &mut Self) {
         for block in blocks_of(operation) {
             if let Some(granted) = self.held.remove(&block.offset) {
                 into.held.insert(block.offset, granted);
@@ -96,18 +179,18 @@ impl ConnectionGrants {
     }
 
     /// Takes back the blocks that another shard did not use.
-    pub(crate) fn merge(&mut self, unused: Self) {
+    fn merge(&mut self, unused: Self) {
         self.held.extend(unused.held);
     }
 
     /// Of the blocks at `offsets` (each once), those that are still granted.
-    pub(crate) fn still_held(&self, offsets: &[u64]) -> List<BlockRef, 4> {
+    fn still_held(&self, offsets: &[u64]) -> List<BlockRef, 4> {
         let held = offsets.iter().filter_map(|offset| self.held.get(offset));
         held.map(|granted| whole(&granted.extent)).collect()
     }
 
     /// Of `offsets`, how many are granted.
-    pub(crate) fn count(&self, offsets: &[u64]) -> usize {
+    fn count(&self, offsets: &[u64]) -> usize {
         offsets.iter().filter(|offset| self.held.contains_key(offset)).count()
     }
 }
@@ -140,7 +223,7 @@ fn blocks_of<'a>(operation: &'a Operation<'_>) -> impl Iterator<Item = &'a Block
 }
 
 /// Offsets of all blocks that a request names, each once.
-pub(crate) fn named(operations: &[Operation<'_>]) -> Vec<u64> {
+fn named(operations: &[Operation<'_>]) -> Vec<u64> {
     let mut offsets: Vec<u64> =
         operations.iter().flat_map(blocks_of).map(|block| block.offset).collect();
     offsets.sort_unstable();
@@ -200,5 +283,35 @@ mod tests {
             connections.iter_mut().map(|to| granter.grant(to, usize::MAX).len()).collect();
         assert!(granted.iter().all(|len| *len <= GRANTS_PER_CONNECTION));
         assert_eq!(granted.iter().sum::<usize>(), all / GRANTED_SHARE as usize);
+    }
+
+    #[test]
+    fn used_blocks_are_replaced_and_unused_ones_named_again() {
+        let arena = Arena::create(64 << 20, 1).unwrap();
+        let count = Arc::new(AtomicU64::new(0));
+        let granter = BlockGranter::new(arena, Arc::clone(&count));
+        let mut table = BlockGrantTable::new(granter);
+        let blocks = table.grant('a', 2).to_vec();
+        let put = |blocks: &[BlockRef]| {
+            let data = ValueData::Blocks(List::from_slice(blocks));
+            [Operation::new(0.into(), [Action::Put { key: b"k", data }])]
+        };
+        let both = put(&blocks);
+        assert_eq!(table.still_held('a', &both).to_vec(), blocks);
+        assert!(table.still_held('b', &both).is_empty());
+        let named = table.named('a', &both);
+        drop(table.of('a').unwrap().take(&blocks[0]));
+        let back = table.regrant('a', &named).to_vec();
+        assert_eq!(back.len(), 2);
+        assert!(
+            back.contains(&blocks[1]) && back.iter().any(|block| block.offset != blocks[1].offset)
+        );
+        let elsewhere = table.split_off('a', both.iter());
+        assert_eq!(table.still_held('a', &put(&blocks[1..])).to_vec(), []);
+        table.merge('a', elsewhere);
+        assert_eq!(table.still_held('a', &put(&blocks[1..])).to_vec(), [blocks[1]]);
+        table.closed('a');
+        assert_eq!(count.load(Ordering::Relaxed), 0);
+        assert!(table.regrant('a', &named).is_empty());
     }
 }

@@ -4,17 +4,18 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use samite_partition::AppliedOutcome;
-use samite_transport::server::LoopWaker;
-use samite_types::{ClientId, Epoch, ErrorKind, ShardId};
+use samite_mirror::durable::PlaceId;
+use samite_transport::server::{ConnId, LoopWaker};
+use samite_types::{ClientId, Epoch, NodeId, ShardId};
 use samite_wire::control::ControlReply;
 use samite_wire::membership::MemberReport;
 
+use crate::control_reply::ReplyTo;
 use crate::grants::ConnectionGrants;
-use crate::partitions::PlaceId;
-use crate::peer_messages::{PassedFrame, PassedMessages};
+use crate::joined_requests::PartialOutcome;
+use crate::mutex::lock;
+use crate::peer_output::{PeerDestination, PeerFrame};
 use crate::revocations::ReturnedDelegations;
-use crate::shared::{ReplyTo, lock};
 
 /// Most bytes of requests that wait in one inbox or are under way from it.
 const COST_MAX: usize = 64 << 20;
@@ -39,13 +40,27 @@ pub(crate) struct ShardTask {
 /// The result of a [`ShardTask`].
 pub(crate) struct ShardAnswer {
     pub join: u64,
-    /// By position in the request.
-    pub outcomes: Vec<(usize, AppliedOutcome)>,
-    pub lease_epoch: Epoch,
+    pub outcome: PartialOutcome,
     /// Blocks that were not used.
     pub unused: ConnectionGrants,
-    /// The client is to be told this instead, whatever was done.
-    pub refused: Option<ErrorKind>,
+}
+
+/// Messages about this shard's partitions that came to another shard.
+pub(crate) struct PassedMessages {
+    pub node: NodeId,
+    /// Where answers go.
+    pub back: PeerDestination,
+    pub body: Arc<[u8]>,
+    pub payload: Arc<[u8]>,
+    pub cost: InboxCost,
+}
+
+/// A peer message that another shard has written, to go back by a connection of this one.
+pub(crate) struct PassedFrame {
+    pub conn: ConnId,
+    pub frame: PeerFrame,
+    /// Given back when it is sent.
+    pub _cost: InboxCost,
 }
 
 /// The contents of an inbox.

@@ -6,24 +6,26 @@
 //! shard go there over a bounded queue, and one reply carries the outcomes of all.
 
 mod access;
+mod admission;
 mod budget;
 mod config;
-mod control;
-mod copies;
+mod control_reply;
 mod deferred_replies;
 mod delegation_waiters;
 mod durable;
 mod faults;
 mod grants;
 mod inbox;
-mod join;
+mod joined_requests;
+mod lock_connections;
 mod lock_recovery;
 mod locks;
 mod map_diff;
+mod map_watchers;
 mod membership;
-mod mirror;
+mod mutex;
+mod node_calls;
 mod partitions;
-mod peer_messages;
 mod peer_output;
 mod peers;
 mod presence;
@@ -36,7 +38,10 @@ mod scrub;
 mod shard;
 mod shared;
 mod stop;
+mod submission_policy;
 mod submissions;
+#[cfg(test)]
+mod test_map;
 mod worker;
 
 pub use config::{

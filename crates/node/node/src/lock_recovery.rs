@@ -1,6 +1,5 @@
 //! The thread that asks other nodes for the file locks that they know, and after lock holders that
-//! are not connected here; and this node's answers to such questions. The rules are in
-//! [`samite_filelock`].
+//! are not connected here. The rules are in [`samite_filelock`].
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -9,21 +8,18 @@ use std::time::Duration;
 use samite_filelock::{HolderReports, may_live};
 use samite_placement::ClusterMap;
 use samite_transport::client::NodeLink;
-use samite_transport::server::ConnectionPeer;
-use samite_types::{
-    ClientId, Clock, Deadline, Epoch, Error, ErrorKind, NodeId, Result, SystemClock,
-};
+use samite_types::{Clock, Deadline, Error, ErrorKind, NodeId, Result, SystemClock};
 use samite_wire::control::{ControlReply, ControlRequest};
 use samite_wire::lock::{KnownLock, LOCK_CLIENTS_MAX};
 
+use crate::control_reply::refusal;
 use crate::inbox::InboxMessage;
 use crate::locks::{SharedLocks, wait_reply};
 use crate::membership::map_watch::NodeCredentials;
-use crate::membership::reports::refusal;
+use crate::mutex::lock;
+use crate::node_calls::call;
 use crate::peers::addresses;
-use crate::shard::ShardService;
-use crate::shared::{NodeShared, lock};
-use crate::worker::call;
+use crate::shared::NodeShared;
 
 /// How long another node may take over a connection or an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -34,42 +30,6 @@ const LOOK_AFTER: Duration = Duration::from_millis(500);
 /// How often the thread looks whether the node stops.
 const LOOK: Duration = Duration::from_secs(1);
 
-impl ShardService {
-    /// Which locks are known here of partitions that `node` is a member of.
-    pub(crate) fn known_locks(
-        &self,
-        peer: &ConnectionPeer,
-        (node, epoch): (NodeId, Epoch),
-        after: Option<&KnownLock>,
-    ) -> Result<ControlReply> {
-        if peer.node != Some(node) {
-            let words = format!("only {node} itself may take over the locks of {node}");
-            return Err(Error::new(ErrorKind::Denied, words));
-        }
-        // By an older map, a shard might still grant some.
-        let map = self.map.as_ref().filter(|_| self.shared.taken_up() >= epoch);
-        let Some(map) = map else {
-            return Err(Error::new(ErrorKind::Busy, "locks: that map is on its way"));
-        };
-        let (locks, has_more) = lock(&self.shared.locks).known(map, node, after);
-        Ok(ControlReply::KnownLocks { locks, has_more })
-    }
-
-    /// Which of these clients have connections here on which locks were asked for.
-    pub(crate) fn lock_clients(
-        &self,
-        peer: &ConnectionPeer,
-        mut clients: Vec<ClientId>,
-    ) -> Result<ControlReply> {
-        if peer.node.is_none() {
-            return Err(Error::new(ErrorKind::Denied, "only nodes may ask who is connected"));
-        }
-        let locks = lock(&self.shared.locks);
-        clients.retain(|client| locks.is_here(*client));
-        Ok(ControlReply::LockClients { incarnation: self.shared.incarnation, clients })
-    }
-}
-
 /// Takes over locks, and looks after absent holders, until the node stops.
 pub(crate) fn run(shared: &NodeShared, credentials: &NodeCredentials) {
     let mut others = RecoveryLinks { shared, credentials, links: HashMap::new() };
@@ -77,7 +37,7 @@ pub(crate) fn run(shared: &NodeShared, credentials: &NodeCredentials) {
     while !shared.stop.is_asked() {
         let wait = if lock(&shared.locks).has_absent() { LOOK_AFTER } else { LOOK };
         let waits = |locks: &mut SharedLocks| !locks.expects_any();
-        let waited = shared.has_heirs.wait_timeout_while(lock(&shared.locks), wait, waits);
+        let waited = shared.lock_recovery_due.wait_timeout_while(lock(&shared.locks), wait, waits);
         let locks = waited.unwrap_or_else(PoisonError::into_inner).0;
         let (expects, has_absent) = (locks.expects_any(), locks.has_absent());
         drop(locks);

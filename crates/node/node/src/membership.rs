@@ -15,6 +15,7 @@ mod leader_state;
 pub(crate) mod map_watch;
 pub(crate) mod reports;
 pub(crate) mod vote_sender;
+mod waiting_reports;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,8 +30,9 @@ use samite_types::{Error, ErrorKind, NodeId, Result};
 use samite_wire::control::{ControlReply, ControlRequest};
 use samite_wire::membership::LeaderAddress;
 
-use crate::shared::{ReplyTo, lock};
-use reports::WaitingReports;
+use crate::control_reply::ReplyTo;
+use crate::mutex::lock;
+use waiting_reports::WaitingReports;
 
 /// Most requests that wait for the coordinator instance.
 pub(crate) const KEEPER_QUEUE_LEN: usize = 1024;

@@ -20,6 +20,7 @@ use samite_wire::access::DatasetAccess;
 use samite_wire::control::{BackendKind, DurabilityKind, MirrorGroup, ReadsKind};
 use samite_wire::op::Operation;
 
+use crate::admission::DatasetPolicy;
 use crate::deferred_replies::DeferredId;
 use crate::durable::Recovered;
 pub(crate) use apply_context::{ApplyContext, Seen};
@@ -184,6 +185,11 @@ impl OpenPartitions {
         Some(DatasetIndex(index))
     }
 
+    /// Id of an open dataset.
+    pub(crate) fn dataset_id(&self, slot: DatasetIndex) -> DatasetId {
+        self.datasets[slot.0].id
+    }
+
     /// Access rights of an open dataset.
     pub(crate) fn access(&self, slot: DatasetIndex) -> DatasetAccess {
         self.datasets[slot.0].access
@@ -204,9 +210,10 @@ impl OpenPartitions {
         self.datasets[slot.0].is_logged
     }
 
-    /// Whether members that are not the primary answer reads.
-    pub(crate) fn reads_any(&self, slot: DatasetIndex) -> bool {
-        self.datasets[slot.0].reads_any
+    /// The properties of an open dataset that admission goes by.
+    pub(crate) fn policy(&self, slot: DatasetIndex) -> DatasetPolicy {
+        let OpenDataset { redundancy, reads_any, .. } = self.datasets[slot.0];
+        DatasetPolicy { redundancy, reads_any }
     }
 
     /// The partition, opened if it was not; `partition` is below the map's count.

@@ -4,7 +4,7 @@
 use samite_backend::ValuePiece;
 use samite_mirror::PeerPacket;
 use samite_transport::server::{ConnId, OutPiece, PIN_LEN_MIN};
-use samite_types::{NodeId, ShardId};
+use samite_types::{NodeId, ShardId, TargetId};
 use samite_wire::limits::{BODY_LEN_MAX, PAYLOAD_LEN_MAX};
 use samite_wire::peer::HEAD_LEN;
 
@@ -64,9 +64,11 @@ impl AsRef<[u8]> for StablePiece {
 /// Messages that are being written.
 #[derive(Debug, Default)]
 pub(crate) struct PeerOutput {
-    letters: Vec<PeerFrame>,
+    frames: Vec<PeerFrame>,
     /// Message buffers that are sent, to be written on again.
     spare: Vec<PeerFrame>,
+    /// Where answers go to targets that have sent something in this request batch.
+    ways_back: Vec<(TargetId, PeerDestination)>,
 }
 
 /// Most message buffers, and most bytes of each, whose memory is kept.
@@ -75,53 +77,68 @@ const SPARE_LEN_MAX: usize = 64 << 10;
 
 impl PeerOutput {
     pub(crate) fn is_empty(&self) -> bool {
-        self.letters.is_empty()
+        self.frames.is_empty()
+    }
+
+    /// A message of `target` has come, and answers in this request batch go `back`.
+    pub(crate) fn heard(&mut self, target: TargetId, back: PeerDestination) {
+        self.ways_back.push((target, back));
+    }
+
+    /// Where an answer to `target` goes, if something has come from there in this request batch.
+    pub(crate) fn way_back(&self, target: TargetId) -> Option<PeerDestination> {
+        self.ways_back.iter().rfind(|(from, _)| *from == target).map(|(_, back)| *back)
+    }
+
+    /// The request batch has ended.
+    pub(crate) fn end_batch(&mut self) {
+        self.ways_back.clear();
     }
 
     /// Adds a message.
     pub(crate) fn add(&mut self, to: PeerDestination, packet: &PeerPacket) {
         let (body_len, payload_len) = (HEAD_LEN + packet.body().len(), packet.payload_len());
-        let fits = |letter: &PeerFrame| {
-            letter.body.len() + body_len <= BODY_LEN_MAX
-                && letter.payload_len + payload_len <= PAYLOAD_LEN_MAX
+        let fits = |frame: &PeerFrame| {
+            frame.body.len() + body_len <= BODY_LEN_MAX
+                && frame.payload_len + payload_len <= PAYLOAD_LEN_MAX
         };
-        let last = self.letters.iter().rposition(|letter| letter.to == to);
+        let last = self.frames.iter().rposition(|frame| frame.to == to);
         let index = match last {
-            Some(last) if fits(&self.letters[last]) => last,
+            Some(last) if fits(&self.frames[last]) => last,
             _ => self.begin(to),
         };
-        let letter = &mut self.letters[index];
-        letter.body.extend_from_slice(packet.head());
-        letter.body.extend_from_slice(packet.body());
-        letter.pieces.extend_from_slice(packet.payload());
-        letter.payload_len += payload_len;
+        let frame = &mut self.frames[index];
+        frame.body.extend_from_slice(packet.head());
+        frame.body.extend_from_slice(packet.body());
+        frame.pieces.extend_from_slice(packet.payload());
+        frame.payload_len += payload_len;
     }
 
     fn begin(&mut self, to: PeerDestination) -> usize {
         let empty = || PeerFrame { to, body: Vec::new(), pieces: Vec::new(), payload_len: 0 };
-        let mut letter = self.spare.pop().unwrap_or_else(empty);
-        letter.to = to;
-        self.letters.push(letter);
-        self.letters.len() - 1
+        let mut frame = self.spare.pop().unwrap_or_else(empty);
+        frame.to = to;
+        self.frames.push(frame);
+        self.frames.len() - 1
     }
 
     /// Takes the messages that were written, in order.
     pub(crate) fn take(&mut self) -> Vec<PeerFrame> {
-        std::mem::take(&mut self.letters)
+        std::mem::take(&mut self.frames)
     }
 
     /// Gives back the memory of messages that are sent.
-    pub(crate) fn give_back(&mut self, mut letters: Vec<PeerFrame>) {
-        for mut letter in letters.drain(..) {
-            if self.spare.len() < SPARE_MAX && letter.body.capacity() <= SPARE_LEN_MAX {
-                letter.body.clear();
-                letter.pieces.clear();
-                letter.payload_len = 0;
-                self.spare.push(letter);
+    pub(crate) fn give_back(&mut self, mut frames: Vec<PeerFrame>) {
+        for mut frame in frames.drain(..) {
+            if self.spare.len() < SPARE_MAX && frame.body.capacity() <= SPARE_LEN_MAX {
+                frame.body.clear();
+                frame.pieces.clear();
+                frame.payload_len = 0;
+                self.spare.push(frame);
             }
         }
-        if self.letters.is_empty() {
-            self.letters = letters;
+        if self.frames.is_empty() {
+            self.frames = frames;
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Which clients are connected to this node, over all shards; and which were, and may come back.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
 use std::time::Duration;
 
 use samite_types::ClientId;
@@ -53,7 +54,7 @@ impl ClientDepartures {
     }
 
     /// The same, with a longer time; not beside others.
-    pub(crate) fn inherit(&mut self, client: ClientId, now: Duration) {
+    fn inherit(&mut self, client: ClientId, now: Duration) {
         self.0.push_back((now + INHERITED_GRACE, client));
     }
 
@@ -66,6 +67,58 @@ impl ClientDepartures {
     pub(crate) fn take(&mut self, now: Duration) -> Option<ClientId> {
         let due = self.next().is_some_and(|due| due <= now);
         if due { self.0.pop_front().map(|(_, client)| client) } else { None }
+    }
+}
+
+/// The client connections of one shard, and the clients whose open references are to end. `C` names
+/// a connection.
+#[derive(Debug)]
+pub(crate) struct ClientConnections<C> {
+    /// The client of each connection.
+    clients: HashMap<C, ClientId>,
+    departures: ClientDepartures,
+    /// Clients with open references here that were not seen since another node decided on them.
+    inherited: ClientDepartures,
+}
+
+impl<C> Default for ClientConnections<C> {
+    fn default() -> Self {
+        let (departures, inherited) = (ClientDepartures::default(), ClientDepartures::default());
+        Self { clients: HashMap::new(), departures, inherited }
+    }
+}
+
+impl<C: Copy + Eq + Hash> ClientConnections<C> {
+    /// A client has one connection more.
+    pub(crate) fn opened(&mut self, conn: C, client: ClientId) {
+        self.clients.insert(conn, client);
+    }
+
+    /// A connection is gone. Returns the client, if it was a client's.
+    pub(crate) fn closed(&mut self, conn: C) -> Option<ClientId> {
+        self.clients.remove(&conn)
+    }
+
+    /// The last connection of a client was one of this shard's, and is gone.
+    pub(crate) fn departs(&mut self, client: ClientId, now: Duration) {
+        self.departures.add(client, now);
+    }
+
+    /// This node begins to decide on open references of these clients.
+    pub(crate) fn inherit(&mut self, mut clients: Vec<ClientId>, now: Duration) {
+        clients.sort_unstable();
+        clients.dedup();
+        clients.into_iter().for_each(|client| self.inherited.inherit(client, now));
+    }
+
+    /// The next client whose grace is over. It may be connected again.
+    pub(crate) fn take_due(&mut self, now: Duration) -> Option<ClientId> {
+        self.departures.take(now).or_else(|| self.inherited.take(now))
+    }
+
+    /// When the next grace is over.
+    pub(crate) fn next(&self) -> Option<Duration> {
+        self.departures.next().into_iter().chain(self.inherited.next()).min()
     }
 }
 
@@ -87,5 +140,24 @@ mod tests {
         assert_eq!(departures.take(Duration::from_secs(12)), Some(client));
         assert!(presence.is_here(client), "it came back");
         assert_eq!((departures.take(Duration::from_secs(99)), departures.next()), (None, None));
+    }
+
+    #[test]
+    fn inherited_clients_have_a_longer_grace_and_are_named_once() {
+        let mut clients = ClientConnections::default();
+        clients.opened('a', ClientId(1));
+        assert_eq!((clients.closed('b'), clients.closed('a')), (None, Some(ClientId(1))));
+        assert_eq!(clients.closed('a'), None);
+        let now = Duration::from_secs(10);
+        clients.inherit(vec![ClientId(3), ClientId(2), ClientId(3)], now);
+        clients.departs(ClientId(1), now);
+        assert_eq!(clients.next(), Some(now + GRACE));
+        assert_eq!(clients.take_due(now + GRACE), Some(ClientId(1)));
+        assert_eq!(clients.take_due(now + GRACE), None);
+        assert_eq!(clients.next(), Some(now + INHERITED_GRACE));
+        let due = now + INHERITED_GRACE;
+        assert_eq!(clients.take_due(due), Some(ClientId(2)));
+        assert_eq!(clients.take_due(due), Some(ClientId(3)));
+        assert_eq!((clients.take_due(due), clients.next()), (None, None));
     }
 }

@@ -5,19 +5,16 @@
 //! several steps are under way, so that one is read here while others are on their way and written
 //! there. While clients are served, here or there, one step is under way in all, a short one, and
 //! three times the time that it took passes before the next: the client, this node and the other
-//! one are three at work, and may have two cores.
+//! one are three at work, and may have two cores. Here is decided what is to be sent when, by times
+//! and counts that are passed in; the shard sends it (`shard/resync.rs`).
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use samite_placement::{ClusterMap, shard_of};
-use samite_transport::server::ReplySink;
-use samite_types::{Clock, ErrorKind, NodeId, PartitionId, Redundancy, SystemClock, TargetId};
-use samite_wire::control::{MemberConsistency, NodeReachability};
-
-use crate::partitions::PlaceId;
-use crate::shard::{ShardService, count};
+use samite_mirror::durable::PlaceId;
+use samite_placement::ClusterMap;
+use samite_types::{NodeId, PartitionId, Redundancy, TargetId};
+use samite_wire::control::MemberConsistency;
 
 /// Partitions at a time for each member: enough that some of their steps bring records, for which
 /// there is work at both ends while others are only asked for their keys.
@@ -44,9 +41,31 @@ struct ActiveResync {
     sent_at: Option<Duration>,
 }
 
+/// The turn of a partition whose next step is due, for [`ResyncThrottle::sent`] unless it is done.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ResyncTurn {
+    pub id: PlaceId,
+    /// The member that is brought up to date.
+    pub target: TargetId,
+    /// Most bytes of the step.
+    pub len_max: usize,
+}
+
+/// A node to which the connection was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LostNode {
+    pub node: NodeId,
+    since: Duration,
+    /// When it is tried next.
+    at: Duration,
+}
+
+/// A member that is not good in a group whose primary is here.
+pub(crate) type UnequalMember = (Redundancy, PartitionId, TargetId);
+
 /// Whether clients are being served.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ClientActivity {
+struct ClientActivity {
     /// Requests served when last looked at.
     requests: u64,
     /// They are taken to be served until then.
@@ -55,19 +74,19 @@ pub(crate) struct ClientActivity {
 
 impl ClientActivity {
     /// `requests` were served so far.
-    pub(crate) fn look(&mut self, requests: u64, now: Duration) {
+    fn look(&mut self, requests: u64, now: Duration) {
         if std::mem::replace(&mut self.requests, requests) != requests {
             self.until = now + QUIET;
         }
     }
 
     /// Another node serves them, and needs this one for it.
-    pub(crate) fn goes_on(&mut self, now: Duration) {
+    fn goes_on(&mut self, now: Duration) {
         self.until = now + QUIET;
     }
 
     /// Whether they are.
-    pub(crate) fn is_on(&self, now: Duration) -> bool {
+    fn is_on(&self, now: Duration) -> bool {
         now < self.until
     }
 }
@@ -78,24 +97,23 @@ pub(crate) struct ResyncThrottle {
     /// The member that is next in turn comes first.
     active: VecDeque<ActiveResync>,
     /// Groups of this shard that have members which the map does not call good.
-    unequal: Vec<(Redundancy, PartitionId, TargetId)>,
+    unequal: Vec<UnequalMember>,
     /// When to look for partitions to begin with; `None`: all are up to date.
     look_at: Option<Duration>,
     /// Clients of this shard.
-    pub(crate) service: ClientActivity,
+    service: ClientActivity,
     /// Clients of a member that is brought up to date are served until then, as far as it has said.
     served_there: Duration,
     /// No step is sent before.
     resume_at: Duration,
-    /// Nodes to which the connection was lost, since when, and when to look again.
-    lost: Vec<(NodeId, Duration, Duration)>,
+    lost: Vec<LostNode>,
 }
 
 impl ResyncThrottle {
     /// When something is to be done.
     pub(crate) fn next(&self) -> Option<Duration> {
         let steps = self.active.iter().map(|active| self.due(active));
-        steps.chain(self.look_at).chain(self.lost.iter().map(|(.., at)| *at)).min()
+        steps.chain(self.look_at).chain(self.lost.iter().map(|lost| lost.at)).min()
     }
 
     /// When a partition is to be looked at.
@@ -104,7 +122,7 @@ impl ResyncThrottle {
     }
 
     /// Whether clients are served, here or there.
-    fn is_polite(&self, now: Duration) -> bool {
+    fn is_throttled(&self, now: Duration) -> bool {
         self.service.is_on(now) || now < self.served_there
     }
 
@@ -113,177 +131,131 @@ impl ResyncThrottle {
         if is_busy {
             self.served_there = now + QUIET;
         }
-        let is_polite = self.is_polite(now);
+        let is_throttled = self.is_throttled(now);
         for active in self.active.iter_mut().filter(|active| active.id == id) {
             if let Some(sent_at) = active.sent_at.take() {
                 let took = now.saturating_sub(sent_at);
-                self.resume_at = if is_polite { now + PAUSES * took } else { now };
+                self.resume_at = if is_throttled { now + PAUSES * took } else { now };
             }
         }
+    }
+
+    /// So many `requests` of clients were served so far.
+    pub(crate) fn note_requests(&mut self, requests: u64, now: Duration) {
+        self.service.look(requests, now);
+    }
+
+    /// Another node serves clients, and needs this one for it.
+    pub(crate) fn note_entry(&mut self, now: Duration) {
+        self.service.goes_on(now);
+    }
+
+    /// Whether clients are served here.
+    pub(crate) fn serves_clients(&self, now: Duration) -> bool {
+        self.service.is_on(now)
+    }
+
+    /// There is a new map: these members are not good by it.
+    pub(crate) fn take_up(&mut self, unequal: Vec<UnequalMember>) {
+        self.unequal = unequal;
+    }
+
+    /// Members that the map does not call good.
+    pub(crate) fn unequal(&self) -> &[UnequalMember] {
+        &self.unequal
+    }
+
+    /// Has partitions looked for, if there are members that are not good.
+    pub(crate) fn look_soon(&mut self, now: Duration) {
+        if !self.unequal.is_empty() {
+            self.look_at = Some(now);
+        }
+    }
+
+    /// Whether partitions are to be looked for now.
+    pub(crate) fn is_look_due(&self, now: Duration) -> bool {
+        self.look_at.is_some_and(|at| at <= now)
+    }
+
+    /// Partitions are being looked for. `is_there`: whether a member's node is not offline; while
+    /// it is, nothing changes for the member, until a map says that it is there again.
+    pub(crate) fn looked(&mut self, now: Duration, is_there: impl Fn(TargetId) -> bool) {
+        let looks = self.unequal.iter().any(|(.., target)| is_there(*target));
+        self.look_at = looks.then_some(now + LOOK);
+        self.active.retain(|active| is_there(active.target));
+    }
+
+    /// Whether a partition may be begun with for a member.
+    pub(crate) fn may_begin(&self, id: PlaceId, target: TargetId) -> bool {
+        let of_target = self.active.iter().filter(|active| active.target == target);
+        let is_known = self.active.iter().any(|active| active.id == id);
+        !is_known && of_target.count() < ACTIVE_PER_MEMBER
+    }
+
+    /// Begins with a partition.
+    pub(crate) fn begin(&mut self, id: PlaceId, target: TargetId) {
+        self.active.push_back(ActiveResync { id, target, sent_at: None });
+    }
+
+    /// Partitions that are being brought up to date.
+    pub(crate) fn len(&self) -> usize {
+        self.active.len()
+    }
+
+    /// Passes the turn on to the next partition, and takes that if its step is due.
+    pub(crate) fn take_turn(&mut self, now: Duration) -> Option<ResyncTurn> {
+        let active = self.active.pop_front()?;
+        if self.due(&active) > now {
+            self.active.push_back(active);
+            return None;
+        }
+        let ActiveResync { id, target, .. } = active;
+        let len_max = if self.is_throttled(now) { STEP_LEN.0 } else { STEP_LEN.1 };
+        Some(ResyncTurn { id, target, len_max })
+    }
+
+    /// A step of `len` bytes was sent.
+    pub(crate) fn sent(&mut self, turn: &ResyncTurn, len: usize, now: Duration) {
+        let ResyncTurn { id, target, .. } = *turn;
+        self.active.push_back(ActiveResync { id, target, sent_at: Some(now) });
+        if self.is_throttled(now) && len > 0 {
+            // Until its answer has come.
+            self.resume_at = now + LOOK;
+        }
+    }
+
+    /// A member has everything of a partition: there may be another one to begin with.
+    pub(crate) const fn ended(&mut self, now: Duration) {
+        self.look_at = Some(now);
     }
 
     /// The connection to `node` is gone.
     pub(crate) fn lost(&mut self, node: NodeId, now: Duration) {
-        self.lost.push((node, now, now));
-    }
-}
-
-impl ShardService {
-    /// Takes up the groups of `map`.
-    pub(crate) fn take_up_groups(&mut self, map: &ClusterMap, out: &mut ReplySink) {
-        let now = SystemClock.monotonic();
-        self.partitions.configure(map, now);
-        self.shared.set_grouped(map);
-        self.settle(out);
-        let dropped = self.partitions.retain(map);
-        self.refresh_durable(map, &dropped.moved);
-        for held in dropped.lost {
-            self.withdraw(held, out);
-        }
-        for conn in self.peers.retain(map) {
-            out.close(conn, ErrorKind::Unavailable, "not a node of the cluster");
-        }
-        let me = TargetId(self.shared.node.get());
-        let shards = self.shared.shards();
-        self.pace.unequal = unequal(map, me, |partition| shard_of(partition, shards) == self.id);
-        self.open_unequal(map, now);
-        if !self.pace.unequal.is_empty() {
-            self.pace.look_at = Some(now);
-        }
-        self.settle(out);
+        self.lost.push(LostNode { node, since: now, at: now });
     }
 
-    /// Opens the partitions that other members are to have from here.
-    fn open_unequal(&mut self, map: &ClusterMap, now: Duration) {
-        for (redundancy, partition, _) in self.pace.unequal.clone() {
-            for known in map.datasets().iter().filter(|known| known.spec.redundancy == redundancy) {
-                if let Some(slot) = self.partitions.dataset(map, known.id) {
-                    // An obstacle is logged, and keeps the member from being reported up to date.
-                    let _ = self.partitions.open(slot, partition, (map, now));
-                }
-            }
-        }
+    /// Takes the lost nodes that are to be tried now.
+    pub(crate) fn take_lost(&mut self, now: Duration) -> Vec<LostNode> {
+        self.lost.extract_if(.., |lost| lost.at <= now).collect()
     }
 
-    /// Reports members that are up to date and that the map does not call good yet: an earlier report may have been lost, or void.
-    fn report_ready(&mut self, map: &ClusterMap) {
-        for (redundancy, partition, target) in self.pace.unequal.clone() {
-            let mut same =
-                map.datasets().iter().filter(|known| known.spec.redundancy == redundancy);
-            if let Some(known) = same.next() {
-                self.report_synced((known.id, partition), target);
-            }
+    /// There is still no connection to a node. Whether it cannot be reached; else it is tried
+    /// again.
+    pub(crate) fn is_unreachable(&mut self, lost: LostNode, now: Duration) -> bool {
+        let is_over = now >= lost.since + UNREACHABLE;
+        if !is_over {
+            self.lost.push(LostNode { at: now + TRY, ..lost });
         }
-    }
-
-    /// Does the work that is due on members that are not good.
-    pub(crate) fn throttle_resync(&mut self, out: &mut ReplySink) {
-        let Some(due) = self.pace.next() else { return };
-        let now = SystemClock.monotonic();
-        if due > now {
-            return;
-        }
-        self.find_unreachable(now);
-        self.begin_resyncs(now);
-        self.note_service(now);
-        for _ in 0..self.pace.active.len() {
-            let Some(mut active) = self.pace.active.pop_front() else { break };
-            if self.pace.due(&active) > now || self.send_step(&mut active, now) {
-                self.pace.active.push_back(active);
-            }
-            // Each leaves alone, so that it is read there while the next is made here.
-            self.settle(out);
-        }
-    }
-
-    /// Looks whether clients are served.
-    pub(crate) fn note_service(&mut self, now: Duration) {
-        let requests = self.metrics().requests.load(Ordering::Relaxed);
-        self.pace.service.look(requests, now);
-    }
-
-    /// Sends the next step of a partition, unless one is under way; `false`: it is done.
-    fn send_step(&mut self, active: &mut ActiveResync, now: Duration) -> bool {
-        let Some(place) = self.partitions.mark_ready(active.id) else { return false };
-        if place.member.resyncing().all(|target| target != active.target) {
-            self.pace.look_at = Some(now);
-            return false;
-        }
-        let is_polite = self.pace.is_polite(now);
-        let len_max = if is_polite { STEP_LEN.0 } else { STEP_LEN.1 };
-        let sent = place.member.resync_step(len_max, now);
-        count(&self.metrics().resync_bytes, sent as u64);
-        active.sent_at = Some(now);
-        if is_polite && sent > 0 {
-            // Until its answer has come.
-            self.pace.resume_at = now + LOOK;
-        }
-        true
-    }
-
-    /// Chooses partitions to begin with.
-    fn begin_resyncs(&mut self, now: Duration) {
-        if self.pace.look_at.is_none_or(|at| at > now) {
-            return;
-        }
-        let Some(map) = self.map.clone() else { return };
-        self.report_ready(&map);
-        let wanting = self.partitions.resyncing();
-        let lacking = self.partitions.lacking_room() as u64;
-        self.metrics().resyncs_without_room.store(lacking, Ordering::Relaxed);
-        let before = self.metrics().resyncs.swap(wanting.len() as u64, Ordering::Relaxed);
-        match (before, wanting.len()) {
-            (0, partitions) if partitions > 0 => {
-                tracing::info!(shard = %self.id, partitions, "brings members up to date");
-            }
-            (1.., 0) => tracing::info!(shard = %self.id, "has brought members up to date"),
-            _ => {}
-        }
-        // While a member's node is offline nothing changes for it, until a map says that it is there again.
-        let is_there = |target: TargetId| {
-            let state = map.node_of_target(target).and_then(|node| map.state(node));
-            state.is_some_and(|state| state.reachability != NodeReachability::Offline)
-        };
-        let mut waited_for = self.pace.unequal.iter();
-        let looks = waited_for.any(|(.., target)| is_there(*target));
-        self.pace.look_at = looks.then_some(now + LOOK);
-        self.pace.active.retain(|active| is_there(active.target));
-        for (id, target) in wanting {
-            let of_target = self.pace.active.iter().filter(|active| active.target == target);
-            let known = self.pace.active.iter().any(|active| active.id == id);
-            if known || !is_there(target) || of_target.count() >= ACTIVE_PER_MEMBER {
-                continue;
-            }
-            // A member that cannot be reached keeps no other waiting.
-            let node = map.node_of_target(target);
-            if node.and_then(|node| self.way_to(node, now)).is_some() {
-                self.pace.active.push_back(ActiveResync { id, target, sent_at: None });
-            }
-        }
-    }
-
-    /// Tries to reach nodes again to which the connection was lost, and says which cannot be.
-    fn find_unreachable(&mut self, now: Duration) {
-        for (node, since, at) in std::mem::take(&mut self.pace.lost) {
-            if at > now {
-                self.pace.lost.push((node, since, at));
-            } else if self.way_to(node, now).is_none() {
-                if now < since + UNREACHABLE {
-                    self.pace.lost.push((node, since, now + TRY));
-                } else {
-                    self.partitions.unreachable(TargetId(node.get()), now);
-                }
-            }
-        }
+        is_over
     }
 }
 
 /// Members that are not good in groups whose primary is `me`, of partitions that are `mine`.
-fn unequal(
+pub(crate) fn unequal(
     map: &ClusterMap,
     me: TargetId,
     mine: impl Fn(PartitionId) -> bool,
-) -> Vec<(Redundancy, PartitionId, TargetId)> {
+) -> Vec<UnequalMember> {
     let mut all = Vec::new();
     for table in &map.data().tables {
         for (group, partition) in table.groups.iter().zip((0..).map(PartitionId)) {
@@ -322,21 +294,21 @@ mod tests {
 
     #[test]
     fn without_clients_the_next_step_follows_at_once() {
-        let mut pace = three();
-        assert_eq!(pace.next(), Some(LOOK));
-        pace.heard(id(1), false, 5 * MS);
-        assert_eq!(pace.next(), Some(5 * MS));
+        let mut resync = three();
+        assert_eq!(resync.next(), Some(LOOK));
+        resync.heard(id(1), false, 5 * MS);
+        assert_eq!(resync.next(), Some(5 * MS));
     }
 
     #[test]
     fn with_clients_a_step_is_followed_by_a_pause() {
         for there in [false, true] {
-            let mut pace = three();
+            let mut resync = three();
             if !there {
-                pace.service.look(1, 4 * MS);
+                resync.service.look(1, 4 * MS);
             }
-            pace.heard(id(1), there, 5 * MS);
-            assert_eq!(pace.next(), Some(5 * MS + PAUSES * 5 * MS), "there: {there}");
+            resync.heard(id(1), there, 5 * MS);
+            assert_eq!(resync.next(), Some(5 * MS + PAUSES * 5 * MS), "there: {there}");
         }
     }
 
@@ -349,5 +321,65 @@ mod tests {
         assert!(service.is_on(MS + QUIET - MS / 2) && !service.is_on(MS + QUIET));
         service.goes_on(60 * MS);
         assert!(service.is_on(61 * MS));
+    }
+
+    #[test]
+    fn partitions_take_turns_and_a_step_without_an_answer_is_due_again() {
+        let mut resync = ResyncThrottle::default();
+        (0..2).for_each(|partition| resync.begin(id(partition), TargetId(1)));
+        let turn = resync.take_turn(MS).expect("it was never sent");
+        assert_eq!((turn.id, turn.len_max), (id(0), STEP_LEN.1));
+        resync.sent(&turn, 9, MS);
+        let second = resync.take_turn(MS).expect("nor was this");
+        assert_eq!(second.id, id(1), "the next in turn");
+        resync.ended(MS);
+        assert!(resync.is_look_due(MS));
+        assert_eq!((resync.len(), resync.take_turn(MS)), (1, None), "the first waits");
+        assert_eq!(resync.take_turn(MS + LOOK).map(|turn| turn.id), Some(id(0)));
+    }
+
+    #[test]
+    fn with_clients_one_short_step_is_under_way() {
+        let mut resync = ResyncThrottle::default();
+        (0..2).for_each(|partition| resync.begin(id(partition), TargetId(1)));
+        resync.note_entry(MS);
+        let turn = resync.take_turn(MS).expect("it was never sent");
+        assert_eq!(turn.len_max, STEP_LEN.0);
+        resync.sent(&turn, 9, MS);
+        assert_eq!(resync.take_turn(MS), None, "until the answer has come");
+    }
+
+    #[test]
+    fn members_share_what_is_begun_and_those_offline_wait_for_a_map() {
+        let mut resync = ResyncThrottle::default();
+        let member = |target| (Redundancy(2), PartitionId(0), TargetId(target));
+        resync.look_soon(MS);
+        assert!(!resync.is_look_due(MS), "all are good");
+        resync.take_up(vec![member(1), member(2)]);
+        resync.look_soon(MS);
+        assert!(resync.is_look_due(MS));
+        for partition in 0..ACTIVE_PER_MEMBER as u32 {
+            assert!(resync.may_begin(id(partition), TargetId(1)));
+            resync.begin(id(partition), TargetId(1));
+        }
+        assert!(!resync.may_begin(id(99), TargetId(1)) && resync.may_begin(id(99), TargetId(2)));
+        assert!(!resync.may_begin(id(0), TargetId(2)), "one member at a time");
+        resync.looked(MS, |target| target == TargetId(2));
+        assert_eq!((resync.len(), resync.next()), (0, Some(MS + LOOK)));
+        resync.looked(MS, |_| false);
+        assert_eq!(resync.next(), None);
+    }
+
+    #[test]
+    fn a_lost_node_is_tried_for_a_while_and_then_cannot_be_reached() {
+        let mut resync = ResyncThrottle::default();
+        resync.lost(NodeId(4), MS);
+        let lost = resync.take_lost(MS);
+        assert_eq!((lost.len(), lost[0].node), (1, NodeId(4)));
+        assert!(!resync.is_unreachable(lost[0], MS));
+        assert_eq!((resync.take_lost(MS), resync.next()), (vec![], Some(MS + TRY)));
+        let lost = resync.take_lost(MS + UNREACHABLE);
+        assert!(resync.is_unreachable(lost[0], MS + UNREACHABLE));
+        assert_eq!(resync.next(), None);
     }
 }

@@ -12,14 +12,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use samite_placement::shard_of;
-use samite_transport::server::{ConnId, ReplySink};
-use samite_types::{ClientId, DatasetId, PartitionId, ShardId};
+use samite_types::{ClientId, DatasetId, PartitionId};
 use samite_wire::control::{ControlReply, RevokedRecord};
 
-use crate::inbox::InboxMessage;
-use crate::shard::ShardService;
-use crate::shared::{ReplyTo, lock};
+use crate::mutex::lock;
 
 /// Longest term of a delegation that is not recalled.
 pub(crate) const SHORT_TERM_MAX: Duration = Duration::from_millis(10);
@@ -35,31 +31,28 @@ pub(crate) struct RecalledDelegation {
 }
 
 /// By record.
-type Records = HashMap<(DatasetId, Box<[u8]>), RecalledDelegation>;
+pub(crate) type RecalledRecords = HashMap<(DatasetId, Box<[u8]>), RecalledDelegation>;
 
 /// A client that listens.
-struct RecallClient {
-    /// Where it asks.
-    at: (ShardId, ConnId),
-    /// The question that waits for an answer.
-    asks: Option<ReplyTo>,
+struct RecallClient<R> {
+    /// Where its last question came from.
+    from: R,
+    /// This question waits for an answer.
+    is_open: bool,
     /// Not told yet.
-    waiting: Records,
+    waiting: RecalledRecords,
     /// Told, and not given back yet.
-    told: Records,
+    told: RecalledRecords,
     /// Number of the last answer.
     number: u64,
 }
 
-/// An answer, and where it goes.
-type Told = Option<(ReplyTo, ControlReply)>;
-
-impl RecallClient {
-    fn tell(&mut self) -> Told {
-        if self.waiting.is_empty() {
+impl<R: Copy> RecallClient<R> {
+    /// The answer, if there is something to tell and a question waits for it.
+    fn tell(&mut self) -> Option<(R, ControlReply)> {
+        if self.waiting.is_empty() || !std::mem::take(&mut self.is_open) {
             return None;
         }
-        let to = self.asks.take()?;
         self.number += 1;
         let mut records = Vec::with_capacity(self.waiting.len());
         for ((dataset, key), revoked) in self.waiting.drain() {
@@ -67,50 +60,64 @@ impl RecallClient {
             records.push(RevokedRecord { dataset, partition, key: key.to_vec() });
             self.told.insert((dataset, key), revoked);
         }
-        Some((to, ControlReply::Revoked { number: self.number, records }))
+        Some((self.from, ControlReply::Revoked { number: self.number, records }))
     }
 }
 
 /// Delegations given back by one client.
 pub(crate) struct ReturnedDelegations {
     pub client: ClientId,
-    records: Records,
+    pub records: RecalledRecords,
 }
 
-/// The clients that listen at this node, whichever shard serves the connection.
-#[derive(Default)]
-pub(crate) struct RecallListeners {
-    listeners: Mutex<HashMap<ClientId, RecallClient>>,
+/// The clients that listen at this node, whichever shard serves the connection. `R`: where the
+/// answer to a question goes.
+pub(crate) struct RecallListeners<R> {
+    listeners: Mutex<HashMap<ClientId, RecallClient<R>>>,
     count: AtomicUsize,
 }
 
-impl RecallListeners {
+impl<R> Default for RecallListeners<R> {
+    fn default() -> Self {
+        Self { listeners: Mutex::default(), count: AtomicUsize::new(0) }
+    }
+}
+
+impl<R: Copy> RecallListeners<R> {
+    /// The longest delegation that `client` may have, of those that it asks for.
+    pub(crate) fn term_max(&self, client: ClientId, asked: Duration) -> Duration {
+        if asked <= SHORT_TERM_MAX || self.listens(client) {
+            return Duration::MAX;
+        }
+        SHORT_TERM_MAX
+    }
+
     fn listens(&self, client: ClientId) -> bool {
         self.count.load(Ordering::Acquire) > 0 && lock(&self.listeners).contains_key(&client)
     }
 
-    /// `client` has acted on all answers up to number `done`, and asks for the next.
-    fn ask(
+    /// `client` has acted on all answers up to number `done`, and asks for the next. Returns the
+    /// answers to send, and the delegations that it gives back.
+    pub(crate) fn ask(
         &self,
         client: ClientId,
-        to: ReplyTo,
+        to: R,
         done: u64,
-    ) -> (Vec<(ReplyTo, ControlReply)>, Records) {
+    ) -> (Vec<(R, ControlReply)>, RecalledRecords) {
         let mut listeners = lock(&self.listeners);
-        let at = (to.shard, to.conn);
         let listener = match listeners.entry(client) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(RecallClient {
-                at,
-                asks: None,
-                waiting: Records::new(),
-                told: Records::new(),
+                from: to,
+                is_open: false,
+                waiting: RecalledRecords::new(),
+                told: RecalledRecords::new(),
                 number: 0,
             }),
         };
-        listener.at = at;
+        let before = std::mem::replace(&mut listener.from, to);
         let mut answers = Vec::new();
-        if let Some(before) = listener.asks.replace(to) {
+        if std::mem::replace(&mut listener.is_open, true) {
             let number = listener.number;
             answers.push((before, ControlReply::Revoked { number, records: Vec::new() }));
         }
@@ -124,13 +131,13 @@ impl RecallListeners {
         (answers, returned)
     }
 
-    /// Recalls a delegation of `client`, if it listens.
-    fn revoke(
+    /// Recalls a delegation of `client`, if it listens. Returns the answer to send.
+    pub(crate) fn revoke(
         &self,
         client: ClientId,
         record: (DatasetId, &[u8]),
         revoked: RecalledDelegation,
-    ) -> Told {
+    ) -> Option<(R, ControlReply)> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -144,78 +151,67 @@ impl RecallListeners {
         listener.tell()
     }
 
-    fn left(&self, at: (ShardId, ConnId)) {
+    /// The connection is gone by which the questions came that `is_by` says.
+    pub(crate) fn left(&self, is_by: impl Fn(&R) -> bool) {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
         }
         let mut listeners = lock(&self.listeners);
-        listeners.retain(|_, listener| listener.at != at);
+        listeners.retain(|_, listener| !is_by(&listener.from));
         self.count.store(listeners.len(), Ordering::Release);
     }
 }
 
-impl ShardService {
-    /// The longest delegation that `client` may have, of those that it asks for.
-    pub(crate) fn lease_term_max(&self, client: ClientId, asked: Duration) -> Duration {
-        if asked <= SHORT_TERM_MAX || self.shared.revocations.listens(client) {
-            return Duration::MAX;
-        }
-        SHORT_TERM_MAX
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ClientId = ClientId(1);
+    const D: DatasetId = DatasetId(1);
+
+    fn until(seconds: u64) -> RecalledDelegation {
+        let until = Duration::from_secs(seconds);
+        RecalledDelegation { partition: PartitionId(3), until }
     }
 
-    /// Recalls a delegation.
-    pub(crate) fn revoke(
-        &self,
-        client: ClientId,
-        record: (DatasetId, &[u8]),
-        revoked: RecalledDelegation,
-    ) {
-        if let Some((to, reply)) = self.shared.revocations.revoke(client, record, revoked) {
-            self.shared.inboxes[usize::from(to.shard.get())].send(InboxMessage::Control(to, reply));
-        }
+    /// The keys that an answer names, and its number.
+    fn told(reply: &ControlReply) -> (u64, Vec<&[u8]>) {
+        let ControlReply::Revoked { number, records } = reply else { panic!("{reply:?}") };
+        (*number, records.iter().map(|record| &*record.key).collect())
     }
 
-    /// A client listens for revocations, and gives back the delegations that it was told of before.
-    pub(crate) fn revocations(
-        &mut self,
-        to: ReplyTo,
-        client: ClientId,
-        done: u64,
-        out: &mut ReplySink,
-    ) -> Option<ControlReply> {
-        let (answers, records) = self.shared.revocations.ask(client, to, done);
-        for (to, reply) in answers {
-            // The question that this one ends may have come to another shard.
-            self.shared.inboxes[usize::from(to.shard.get())].send(InboxMessage::Control(to, reply));
-        }
-        let shards = self.shared.shards();
-        let mut by_shard: HashMap<ShardId, Records> = HashMap::new();
-        for (record, revoked) in records {
-            let shard = shard_of(revoked.partition, shards);
-            by_shard.entry(shard).or_default().insert(record, revoked);
-        }
-        for (shard, records) in by_shard {
-            let returned = ReturnedDelegations { client, records };
-            if shard == self.id {
-                self.returned(&returned, out);
-            } else {
-                self.shared.inboxes[usize::from(shard.get())]
-                    .send(InboxMessage::Returned(returned));
-            }
-        }
-        None
+    #[test]
+    fn a_listener_is_told_once_and_gives_back_with_its_next_question() {
+        let listeners = RecallListeners::default();
+        assert!(listeners.revoke(A, (D, b"k"), until(9)).is_none(), "it does not listen");
+        assert_eq!(listeners.term_max(A, Duration::from_secs(3)), SHORT_TERM_MAX);
+        let (answers, returned) = listeners.ask(A, 'q', 0);
+        assert!(answers.is_empty() && returned.is_empty());
+        assert_eq!(listeners.term_max(A, Duration::from_secs(3)), Duration::MAX);
+        let (to, reply) = listeners.revoke(A, (D, b"k"), until(9)).expect("a question waits");
+        assert_eq!((to, told(&reply)), ('q', (1, vec![&b"k"[..]])));
+        assert!(listeners.revoke(A, (D, b"k"), until(9)).is_none(), "it was told");
+        assert!(listeners.revoke(A, (D, b"l"), until(9)).is_none(), "no question waits");
+        let (answers, returned) = listeners.ask(A, 'r', 1);
+        assert_eq!(returned.into_values().collect::<Vec<_>>(), [until(9)]);
+        assert_eq!((answers[0].0, told(&answers[0].1)), ('r', (2, vec![&b"l"[..]])));
     }
 
-    /// Delegations on records of this shard were given back: requests that wait for them may go on.
-    pub(crate) fn returned(&mut self, returned: &ReturnedDelegations, out: &mut ReplySink) {
-        for ((dataset, key), RecalledDelegation { partition, until }) in &returned.records {
-            let place = (*dataset, *partition);
-            self.partitions.release_lease(place, returned.client, key, *until);
-        }
-        self.retry_waiters(out);
-    }
-
-    pub(crate) fn revocations_closed(&self, conn: ConnId) {
-        self.shared.revocations.left((self.id, conn));
+    #[test]
+    fn a_missed_answer_is_told_again_and_an_older_question_ends() {
+        let listeners = RecallListeners::default();
+        listeners.ask(A, 'q', 0);
+        listeners.revoke(A, (D, b"k"), until(9));
+        let (answers, returned) = listeners.ask(A, 'r', 0);
+        assert!(returned.is_empty());
+        assert_eq!(told(&answers[0].1), (2, vec![&b"k"[..]]));
+        listeners.ask(A, 's', 2);
+        let (answers, _) = listeners.ask(A, 't', 2);
+        assert_eq!((answers[0].0, told(&answers[0].1)), ('s', (2, vec![])));
+        listeners.left(|from| *from == 's');
+        assert!(listeners.revoke(A, (D, b"k"), until(9)).is_some(), "it asks by another");
+        listeners.left(|from| *from == 't');
+        assert!(listeners.revoke(A, (D, b"l"), until(9)).is_none());
+        assert_eq!(listeners.term_max(A, Duration::from_secs(3)), SHORT_TERM_MAX);
     }
 }

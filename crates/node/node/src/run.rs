@@ -38,7 +38,8 @@ use crate::partitions::OpenPartitions;
 use crate::robust_word::AliveWord;
 use crate::shard::ShardService;
 use crate::shared::{NodeNotice, NodeParts, NodeShared, WORKER_QUEUE_LEN, WorkerJob};
-use crate::{StopHandle, faults, lock_recovery, worker};
+use crate::stop::StopHandle;
+use crate::{faults, lock_recovery, worker};
 
 /// Serves as `config` says until `stop` is asked to, or a client sends a shutdown. Blocks; sends
 /// the replies under way before it returns. `events` is told, on this thread, how far the node has
@@ -296,17 +297,16 @@ fn start_shards(
 ) -> Result<Vec<JoinHandle<Result<()>>>> {
     let granted = Arc::new(AtomicU64::new(0));
     let mut threads = Vec::new();
-    for ((events, (partitions, durable)), index) in loops.into_iter().zip(held).zip(0..) {
+    for ((events, kept), index) in loops.into_iter().zip(held).zip(0..) {
         let shard = ShardId(index);
         let mut service = ShardService::new(
             shard,
             Arc::clone(shared),
-            partitions,
+            kept,
             Arc::clone(arena),
             Arc::clone(&granted),
             events.dialler(),
         );
-        service.durable = durable;
         let shared = Arc::clone(shared);
         threads.push(spawn(&format!("shard-{}", shard.get()), move || {
             let ended = events.run(&mut service, shared.stop.flag());
@@ -336,7 +336,7 @@ fn join_cluster(
                 leader_loop::refuse(&shared, &asks);
                 drop(store);
             };
-            return spawn("keeper", body).map(Some);
+            return spawn("leader-loop", body).map(Some);
         }
         let cluster = config.cluster.clone();
         let body = LeaderLoop {
@@ -349,7 +349,7 @@ fn join_cluster(
             told: Epoch(0),
         };
         let shared = Arc::clone(shared);
-        keeper = Some(spawn("keeper", move || body.run(&shared, &asks))?);
+        keeper = Some(spawn("leader-loop", move || body.run(&shared, &asks))?);
     }
     for address in &config.coordinator.others {
         heartbeat::start(shared, credentials.clone(), vec![address.parse()?]);
@@ -357,9 +357,9 @@ fn join_cluster(
     let sharer = Arc::clone(shared);
     spawn("reports", move || reports::run(&sharer))?;
     let (sharer, who) = (Arc::clone(shared), credentials.clone());
-    spawn("heir", move || lock_recovery::run(&sharer, &who))?;
+    spawn("lock-recovery", move || lock_recovery::run(&sharer, &who))?;
     let shared = Arc::clone(shared);
-    spawn("follow", move || credentials.follow(&shared))?;
+    spawn("map-watch", move || credentials.follow(&shared))?;
     Ok(keeper)
 }
 

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, SyncSender, TrySendError};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use samite_backend::{Arena, Backend};
@@ -15,19 +15,21 @@ use samite_transport::client::NodeLink;
 use samite_transport::server::ConnId;
 use samite_types::fault::FaultSwitch;
 use samite_types::{
-    Clock, Epoch, Error, ErrorKind, NodeId, RequestId, Result, ShardId, SystemClock, TargetId,
+    Clock, Epoch, Error, ErrorKind, NodeId, Result, ShardId, SystemClock, TargetId,
 };
 use samite_wire::control::{ControlReply, ControlRequest, GroupMember, NodeStatus, ScrubStatus};
 use samite_wire::delta::MapDelta;
 
-use crate::StopHandle;
+use crate::control_reply::ReplyTo;
 use crate::inbox::{InboxMessage, ShardInbox};
 use crate::locks::SharedLocks;
 use crate::map_diff::MapDiff;
 use crate::membership::NodeMembership;
+use crate::mutex::lock;
 use crate::presence::ClientPresence;
 use crate::revocations::RecallListeners;
 use crate::scrub::WantedScrub;
+use crate::stop::StopHandle;
 
 /// Most control requests that wait for the worker.
 pub(crate) const WORKER_QUEUE_LEN: usize = 64;
@@ -41,14 +43,6 @@ pub(crate) enum NodeNotice {
     ShardEnded,
     /// The node cannot go on.
     Fatal(Error),
-}
-
-/// Where the answer to a control request goes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ReplyTo {
-    pub shard: ShardId,
-    pub conn: ConnId,
-    pub request: RequestId,
 }
 
 /// Tasks of the worker, because they may take time.
@@ -113,10 +107,12 @@ pub(crate) struct NodeShared {
     /// File locks, of all shards.
     pub locks: Mutex<SharedLocks>,
     /// There are locks that others have to be asked for.
-    pub has_heirs: Condvar,
+    pub lock_recovery_due: Condvar,
     pub timing: ClusterTiming,
-    /// Requests for scrubbing, and how often it is done unasked.
+    /// Requests for scrubbing.
     pub wanted_scrub: WantedScrub,
+    /// How often it is done unasked.
+    pub scrub_interval: Option<Duration>,
     /// The node's part in the cluster's membership.
     pub membership: NodeMembership,
     /// The connection to the leader's node, when that is another one.
@@ -126,7 +122,7 @@ pub(crate) struct NodeShared {
     joined: Mutex<Option<DirectoryMarks>>,
     /// The clients that are connected.
     pub presence: Mutex<ClientPresence>,
-    pub revocations: RecallListeners,
+    pub revocations: RecallListeners<ReplyTo>,
     started: Instant,
     map: RwLock<Option<Arc<ClusterMap>>>,
     /// The changes that led to `map`. Its lock is held by the thread that changes the map.
@@ -149,11 +145,6 @@ struct HostLookup {
     arena: Weak<Arena>,
     /// This node is in groups that have other members.
     is_grouped: bool,
-}
-
-/// The lock's content; a panic elsewhere leaves nothing half-done in what these locks guard.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Parts that [`NodeShared`] is made of.
@@ -183,10 +174,11 @@ impl NodeShared {
             faults: parts.faults,
             inboxes: parts.inboxes,
             locks: Mutex::default(),
-            has_heirs: Condvar::new(),
+            lock_recovery_due: Condvar::new(),
             figures: (0..shards).map(|_| ShardMetrics::default()).collect(),
             timing: parts.timing,
-            wanted_scrub: WantedScrub::new(parts.scrub_interval),
+            wanted_scrub: WantedScrub::default(),
+            scrub_interval: parts.scrub_interval,
             membership: parts.membership,
             upstream: Mutex::new(None),
             joined: Mutex::new(parts.joined),
@@ -307,7 +299,7 @@ impl NodeShared {
         // Before any shard serves by it.
         let now = SystemClock.monotonic();
         let ended = lock(&self.locks).see_map(current, &new, self.node, now);
-        self.has_heirs.notify_all();
+        self.lock_recovery_due.notify_all();
         for to in ended {
             let reply = ControlReply::failed(ErrorKind::StaleMap, "lock: ask again");
             self.inboxes[usize::from(to.shard.get())].send(InboxMessage::Control(to, reply));

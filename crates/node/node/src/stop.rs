@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use samite_transport::server::LoopWaker;
 
-use crate::shared::lock;
+use crate::mutex::lock;
 
 /// Handle that stops the node it was given to. Clones mean the same node.
 #[derive(Clone, Debug, Default)]

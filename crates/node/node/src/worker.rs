@@ -3,15 +3,13 @@
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use samite_transport::client::{NodeLink, RequestTicket};
-use samite_types::{Deadline, Epoch, Error, ErrorKind, Result};
-use samite_wire::control::{self, ControlReply, ControlRequest};
-use samite_wire::frame::FrameKind;
+use samite_types::{Deadline, Epoch, ErrorKind, Result};
+use samite_wire::control::{ControlReply, ControlRequest};
 
-use crate::control::refused;
+use crate::control_reply::{refusal, refused};
 use crate::inbox::InboxMessage;
 use crate::membership::map_watch::take_up_map;
-use crate::membership::reports::{ask_leader, refusal};
+use crate::membership::reports::ask_leader;
 use crate::shared::{NodeShared, WorkerJob};
 
 /// How long a change of the cluster map waits for nodes that do not answer. They serve by the old map meanwhile, and tell
@@ -87,31 +85,4 @@ fn taken_up(
         }
         reply => Ok(reply),
     }
-}
-
-/// Asks the node at the other end of `link`, and waits for its answer.
-pub(crate) fn call(
-    link: &NodeLink,
-    request: &ControlRequest,
-    deadline: Deadline,
-) -> Result<ControlReply> {
-    answer(link, ask(link, request, deadline)?, deadline)
-}
-
-/// Asks, and does not wait.
-pub(crate) fn ask(
-    link: &NodeLink,
-    request: &ControlRequest,
-    deadline: Deadline,
-) -> Result<RequestTicket> {
-    link.submit(FrameKind::Control, &control::encode(request), &[], deadline)
-}
-
-/// Waits for an answer.
-pub(crate) fn answer(
-    link: &NodeLink,
-    ticket: RequestTicket,
-    deadline: Deadline,
-) -> Result<ControlReply> {
-    link.wait(ticket, deadline, |reply| control::decode(reply.body()))?.map_err(Error::from)
 }

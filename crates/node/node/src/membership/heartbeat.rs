@@ -10,9 +10,9 @@ use samite_wire::control::{ControlReply, ControlRequest};
 use samite_wire::membership::{Heartbeat, LeaderAddress, NodeLease};
 
 use super::map_watch::{NodeCredentials, PAUSE_MIN, is_final, take_up};
-use super::reports::refusal;
+use crate::control_reply::refusal;
+use crate::node_calls::call;
 use crate::shared::{NodeNotice, NodeShared};
-use crate::worker::call;
 
 /// How long an instance may take over a connection or an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -130,7 +130,7 @@ pub(crate) fn start(
 ) {
     let shared = Arc::clone(shared);
     let body = move || run(&shared, &credentials, &addresses);
-    if let Err(error) = std::thread::Builder::new().name("beat".into()).spawn(body) {
+    if let Err(error) = std::thread::Builder::new().name("heartbeat".into()).spawn(body) {
         tracing::warn!(%error, "start a thread for heartbeats");
     }
 }

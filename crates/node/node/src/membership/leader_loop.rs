@@ -19,9 +19,10 @@ use super::leader_state::{LeaderState, LeaderVerdict};
 use super::map_watch::is_final;
 use super::{AnswerRoute, CoordinatorAsk};
 use crate::config::InstanceConfig;
-use crate::control::refused;
+use crate::control_reply::{ReplyTo, refused};
 use crate::inbox::InboxMessage;
-use crate::shared::{NodeNotice, NodeShared, ReplyTo, WorkerJob, lock};
+use crate::mutex::lock;
+use crate::shared::{NodeNotice, NodeShared, WorkerJob};
 
 /// How often time passes for the coordinator.
 const TICK: Duration = Duration::from_millis(50);

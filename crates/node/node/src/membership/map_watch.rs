@@ -12,9 +12,10 @@ use samite_transport::{Address, ClusterKey};
 use samite_types::{Deadline, Epoch, Error, ErrorKind, Result};
 use samite_wire::control::{ClusterMapData, ControlReply, ControlRequest, NodeInfo};
 
-use super::reports::refusal;
-use crate::shared::{NodeNotice, NodeShared, lock};
-use crate::worker::call;
+use crate::control_reply::refusal;
+use crate::mutex::lock;
+use crate::node_calls::call;
+use crate::shared::{NodeNotice, NodeShared};
 
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);

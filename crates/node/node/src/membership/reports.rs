@@ -1,19 +1,19 @@
 //! Reports of primaries about the members of their groups, on the way to the leader.
 
 use std::sync::mpsc::sync_channel;
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use samite_placement::shard_of;
 use samite_types::{Deadline, Epoch, Error, ErrorKind, Result, TargetId};
 use samite_wire::control::{ControlReply, ControlRequest};
-use samite_wire::membership::{MemberChanges, MemberReport, REPORTS_MAX};
+use samite_wire::membership::{MemberChanges, MemberReport};
 
 use super::AnswerRoute;
 use super::map_watch::take_up_reply;
 use crate::inbox::InboxMessage;
-use crate::shared::{NodeShared, lock};
-use crate::worker::call;
+use crate::mutex::lock;
+use crate::node_calls::call;
+use crate::shared::NodeShared;
 
 /// How long the leader may take over reports.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -26,47 +26,6 @@ const GATHER: Duration = Duration::from_millis(25);
 const TOLD_MAX: usize = 8;
 /// How often the thread looks whether the node stops.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// Reports that wait, in the order in which they were made.
-#[derive(Debug, Default)]
-pub(crate) struct WaitingReports {
-    waiting: Mutex<Vec<MemberReport>>,
-    added: Condvar,
-}
-
-impl WaitingReports {
-    /// Adds a report; whether there was room. A report that waits already is not added again.
-    pub(crate) fn add(&self, report: MemberReport) -> bool {
-        let mut waiting = lock(&self.waiting);
-        if waiting.contains(&report) {
-            return true;
-        }
-        if waiting.len() >= REPORTS_MAX {
-            return false;
-        }
-        waiting.push(report);
-        self.added.notify_one();
-        true
-    }
-
-    /// Takes all; waits for some at most for `timeout`, and then for others at most for `gather` if none of them is urgent.
-    fn take(&self, timeout: Duration, gather: Duration) -> Vec<MemberReport> {
-        let wait = |waiting, timeout, until: fn(&mut Vec<MemberReport>) -> bool| {
-            let waited = self.added.wait_timeout_while(waiting, timeout, until);
-            waited.unwrap_or_else(PoisonError::into_inner).0
-        };
-        let mut waiting = wait(lock(&self.waiting), timeout, |waiting| waiting.is_empty());
-        if !waiting.is_empty() {
-            waiting = wait(waiting, gather, |waiting| can_wait(waiting));
-        }
-        std::mem::take(&mut *waiting)
-    }
-}
-
-/// Whether none of these is urgent, and there is room for others.
-fn can_wait(waiting: &[MemberReport]) -> bool {
-    waiting.len() < REPORTS_MAX && waiting.iter().all(|report| report.news == MemberChanges::Synced)
-}
 
 /// Takes reports to the leader until the node stops. Each is tried once: its result shows in the
 /// map, and the primary that made it makes it again while the map says otherwise.
@@ -133,70 +92,4 @@ pub(crate) fn ask_leader(
         Error::new(ErrorKind::Unavailable, "no coordinator that leads can be reached")
     })?;
     call(&upstream, &request, Deadline::after(timeout))
-}
-
-/// The text of an answer that does not fit, or is a refusal.
-pub(crate) fn refusal(reply: &ControlReply) -> Error {
-    match reply {
-        ControlReply::Failed { kind, message } => {
-            let kind = ErrorKind::from_code(*kind).unwrap_or(ErrorKind::Internal);
-            Error::new(kind, message.clone())
-        }
-        ControlReply::NotLeader { .. } => {
-            Error::new(ErrorKind::Unavailable, "this coordinator does not lead")
-        }
-        _ => Error::new(ErrorKind::Corrupt, "the coordinator answers another question"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use samite_types::{PartitionId, Redundancy, Term};
-
-    /// Longer than the test may take.
-    const FOREVER: Duration = Duration::from_secs(600);
-
-    fn report(partition: u32) -> MemberReport {
-        news(partition, MemberChanges::Missed)
-    }
-
-    fn news(partition: u32, news: MemberChanges) -> MemberReport {
-        MemberReport {
-            redundancy: Redundancy(2),
-            partition: PartitionId(partition),
-            term: Term(1),
-            epoch: Epoch(1),
-            target: TargetId(1),
-            news,
-        }
-    }
-
-    #[test]
-    fn that_members_are_up_to_date_is_gathered_and_bad_news_waits_for_nothing() {
-        let reports = WaitingReports::default();
-        reports.add(news(1, MemberChanges::Synced));
-        reports.add(news(2, MemberChanges::Synced));
-        assert_eq!(reports.take(FOREVER, Duration::from_millis(1)).len(), 2);
-        std::thread::scope(|scope| {
-            reports.add(news(1, MemberChanges::Synced));
-            let taken = scope.spawn(|| reports.take(FOREVER, FOREVER));
-            reports.add(news(2, MemberChanges::Synced));
-            reports.add(report(3));
-            let taken = taken.join().expect("it ends");
-            assert!(taken.contains(&report(3)), "{taken:?}");
-        });
-    }
-
-    #[test]
-    fn reports_are_kept_once_in_order_and_bounded() {
-        let reports = WaitingReports::default();
-        for partition in (0..REPORTS_MAX as u32).chain([7]) {
-            assert!(reports.add(report(partition)));
-        }
-        assert!(!reports.add(report(u32::MAX)));
-        let taken = reports.take(Duration::ZERO, FOREVER);
-        assert!(taken.into_iter().eq((0..REPORTS_MAX as u32).map(report)));
-        assert!(reports.take(Duration::ZERO, FOREVER).is_empty());
-    }
 }

@@ -15,10 +15,10 @@ use samite_wire::limits::BODY_LEN_MAX;
 use samite_wire::membership::VOTE_MESSAGES_MAX;
 
 use super::map_watch::NodeCredentials;
-use super::reports::refusal;
+use crate::control_reply::refusal;
+use crate::node_calls::{answer, ask};
 use crate::peers::addresses;
 use crate::shared::NodeShared;
-use crate::worker::{answer, ask};
 
 /// How long another node may take over a connection or an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);

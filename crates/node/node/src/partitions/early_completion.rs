@@ -2,34 +2,14 @@
 
 use std::time::Duration;
 
-use samite_partition::AppliedOutcome;
 use samite_placement::ClusterMap;
 use samite_types::{ClientId, Clock, ErrorKind, Redundancy, SystemClock};
 use samite_wire::op::Operation;
 
 use super::delegation_holders::LeaseTerm;
-use super::{ApplyContext, DatasetIndex, OpenPartitions, PlaceId, is_grouped};
-use crate::submissions::ShardSubmissions;
+use super::{DatasetIndex, OpenPartitions, PlaceId, is_grouped};
 
 impl OpenPartitions {
-    /// Applies one operation as [`OpenPartitions::apply`] does, so that each operation that is
-    /// completed early meanwhile comes either before or after it.
-    pub(crate) fn apply_alone(
-        &mut self,
-        posts: &ShardSubmissions,
-        (slot, map): (DatasetIndex, &ClusterMap),
-        operation: &Operation<'_>,
-        course: &mut ApplyContext<'_>,
-    ) -> AppliedOutcome {
-        if !operation.is_mutation() {
-            return self.apply(slot, map, operation, course);
-        }
-        let bars = posts.make_way(self.datasets[slot.0].id, operation, self);
-        let outcome = self.apply(slot, map, operation, course);
-        posts.let_pass(bars);
-        outcome
-    }
-
     /// Applies a submission-queue entry to its partition, by the map under which it was submitted;
     /// `None`: the partition is not here, or not here alone.
     pub(crate) fn apply_submitted(

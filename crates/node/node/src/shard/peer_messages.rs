@@ -7,45 +7,23 @@
 //! message is in order with others of its partition as long as nothing breaks. A message that does
 //! not find its way at once is dropped: a sender that needs an answer says it again.
 
-use std::sync::Arc;
-
 use samite_placement::shard_of;
 use samite_transport::server::{ConnId, ReplySink};
 use samite_types::{Clock, Deadline, ErrorKind, NodeId, RequestId, Result, ShardId, SystemClock};
 use samite_wire::frame::FrameKind;
 use samite_wire::peer::PeerMessages;
 
-use crate::inbox::{InboxCost, InboxMessage};
+use super::{ShardService, count};
+use crate::inbox::{InboxMessage, PassedFrame, PassedMessages};
 use crate::peer_output::{PeerDestination, PeerFrame};
 use crate::peers::{DIAL_TIMEOUT, PeerRoute, addresses};
-use crate::shard::{ShardService, count};
 
 /// Bytes that may wait for a node, beyond which nothing more is said to it.
 const WAITING_LEN_MAX: usize = 32 << 20;
-/// Requests of clients are refused that would have to be passed on to a node for which so many bytes wait.
-pub(crate) const FULL_LEN: usize = 8 << 20;
-
-/// Messages about this shard's partitions that came to another shard.
-pub(crate) struct PassedMessages {
-    pub node: NodeId,
-    /// Where answers go.
-    pub back: PeerDestination,
-    pub body: Arc<[u8]>,
-    pub payload: Arc<[u8]>,
-    pub cost: InboxCost,
-}
-
-/// A peer message that another shard has written, to go back by a connection of this one.
-pub(crate) struct PassedFrame {
-    pub conn: ConnId,
-    pub letter: PeerFrame,
-    /// Given back when it is sent.
-    pub _cost: InboxCost,
-}
 
 impl ShardService {
     /// Takes the messages of a frame that came from `node`; answers go to `back`.
-    pub(crate) fn take_frame(
+    pub(super) fn take_frame(
         &mut self,
         (node, back): (NodeId, PeerDestination),
         conn: ConnId,
@@ -84,7 +62,7 @@ impl ShardService {
     }
 
     /// Takes messages that came to another shard.
-    pub(crate) fn take_passed(&mut self, passed: PassedMessages, out: &mut ReplySink) {
+    pub(super) fn take_passed(&mut self, passed: PassedMessages, out: &mut ReplySink) {
         let PassedMessages { node, back, body, payload, cost } = passed;
         // The other shard has decoded and encoded them: there are no errors.
         for (envelope, message) in PeerMessages::new(&body, &payload).flatten() {
@@ -95,42 +73,42 @@ impl ShardService {
     }
 
     /// Sends the messages that were written.
-    pub(crate) fn send_peer_messages(&mut self, out: &mut ReplySink) {
-        if self.outbox.is_empty() {
+    pub(super) fn send_peer_messages(&mut self, out: &mut ReplySink) {
+        if self.peer_output.is_empty() {
             return;
         }
         let now = SystemClock.monotonic();
-        let mut letters = self.outbox.take();
-        for letter in &mut letters {
-            match letter.to {
+        let mut frames = self.peer_output.take();
+        for frame in &mut frames {
+            match frame.to {
                 PeerDestination::Node(node) => match self.way_to(node, now) {
                     Some(conn) if out.waiting_len(conn) <= WAITING_LEN_MAX => {
-                        send(conn, FrameKind::Peer, letter, out);
+                        send(conn, FrameKind::Peer, frame, out);
                     }
                     Some(_) => {}
-                    None => self.peers.keep(node, letter.take()),
+                    None => self.peers.keep(node, frame.take()),
                 },
                 PeerDestination::Back(shard, conn) if shard == self.id => {
-                    send(conn, FrameKind::PeerReply, letter, out);
+                    send(conn, FrameKind::PeerReply, frame, out);
                 }
                 PeerDestination::Back(shard, conn) => {
                     let inbox = &self.shared.inboxes[usize::from(shard.get())];
-                    let Some(cost) = inbox.reserve(letter.len()) else { continue };
-                    let letter = letter.take();
-                    inbox.send(InboxMessage::Posted(PassedFrame { conn, letter, _cost: cost }));
+                    let Some(cost) = inbox.reserve(frame.len()) else { continue };
+                    let frame = frame.take();
+                    inbox.send(InboxMessage::Posted(PassedFrame { conn, frame, _cost: cost }));
                 }
             }
         }
-        self.outbox.give_back(letters);
+        self.peer_output.give_back(frames);
     }
 
     /// Sends a message that another shard has written.
-    pub(crate) fn send_passed_frame(posted: &PassedFrame, out: &mut ReplySink) {
-        send(posted.conn, FrameKind::PeerReply, &posted.letter, out);
+    pub(super) fn send_passed_frame(passed: &PassedFrame, out: &mut ReplySink) {
+        send(passed.conn, FrameKind::PeerReply, &passed.frame, out);
     }
 
     /// The connection to `node`; when there is none, one is being made.
-    pub(crate) fn way_to(&mut self, node: NodeId, now: std::time::Duration) -> Option<ConnId> {
+    pub(super) fn way_to(&mut self, node: NodeId, now: std::time::Duration) -> Option<ConnId> {
         if let Some(conn) = self.peers.open(node) {
             return Some(conn);
         }
@@ -148,7 +126,7 @@ impl ShardService {
     }
 
     /// A connection to another node was made, or not.
-    pub(crate) fn dialled(
+    pub(super) fn dialled(
         &mut self,
         ticket: u64,
         made: Result<(ConnId, NodeId)>,
@@ -161,8 +139,8 @@ impl ShardService {
         }
         match self.peers.connected(ticket, made.ok(), now) {
             Some(node) => {
-                for letter in self.peers.take_kept(node) {
-                    conn.into_iter().for_each(|conn| send(conn, FrameKind::Peer, &letter, out));
+                for frame in self.peers.take_kept(node) {
+                    conn.into_iter().for_each(|conn| send(conn, FrameKind::Peer, &frame, out));
                 }
             }
             None => {
@@ -174,6 +152,6 @@ impl ShardService {
     }
 }
 
-fn send(conn: ConnId, kind: FrameKind, letter: &PeerFrame, out: &mut ReplySink) {
-    out.send(conn, kind, RequestId(0), &letter.body, letter.payload());
+fn send(conn: ConnId, kind: FrameKind, frame: &PeerFrame, out: &mut ReplySink) {
+    out.send(conn, kind, RequestId(0), &frame.body, frame.payload());
 }

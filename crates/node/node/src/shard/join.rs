@@ -1,8 +1,11 @@
 //! Requests whose operations are on partitions of several shards of this node.
 //!
-//! The shard that received the request keeps a [`JoinedRequest`], sends a [`ShardTask`] with a copy of the frame to every shard concerned, and
-//! answers when all have. Either every shard has room for its task or none gets one, so a refused request has had no effect.
-//! Operations on one partition stay in order: a connection's tasks for it go through one queue.
+//! The shard that received the request keeps it in its [`JoinedRequests`], sends a [`ShardTask`]
+//! with a copy of the frame to every shard concerned, and answers when all have. Either every shard
+//! has room for its task or none gets one, so a refused request has had no effect. Operations on
+//! one partition stay in order: a connection's tasks for it go through one queue.
+//!
+//! [`JoinedRequests`]: crate::joined_requests::JoinedRequests
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,41 +14,29 @@ use samite_mirror::ApplyTime;
 use samite_partition::{AppliedOutcome, BlockGrants, NoGrants};
 use samite_placement::shard_of;
 use samite_transport::server::{ConnId, ConnectionPeer, ReplySink};
-use samite_types::{Epoch, ErrorKind, RequestId, ShardId};
+use samite_types::{ClientId, Epoch, ErrorKind, RequestId, ShardId};
 use samite_wire::control::ControlReply;
 use samite_wire::limits::PAYLOAD_LEN_MAX;
-use samite_wire::op::OperationRequest;
+use samite_wire::op::{Operation, OperationRequest};
 
+use super::ShardService;
+use super::requests::context;
 use crate::budget::ReplyBudget;
 use crate::deferred_replies::DeferredReply;
 use crate::delegation_waiters::{DelegationTurn, WaitingWork};
 use crate::grants::ConnectionGrants;
 use crate::inbox::{InboxCost, InboxMessage, ShardAnswer, ShardTask};
+use crate::joined_requests::{JoinedAsker, PartialOutcome};
 use crate::partitions::{ApplyContext, Seen};
 use crate::reply::ReplyBuilder;
-use crate::shard::{NamedBlocks, ShardService, context};
 
 /// Most messages that a shard takes from its inbox before it looks at its connections again.
 const MESSAGES_PER_WAKEUP: usize = 64;
 
-/// A request that waits for other shards.
-pub(crate) struct JoinedRequest {
-    conn: ConnId,
-    request: RequestId,
-    budget: ReplyBudget,
-    blocks: NamedBlocks,
-    /// One for each operation, and whether it is a mutation.
-    outcomes: Vec<(Option<AppliedOutcome>, bool)>,
-    waiting: usize,
-    lease_epoch: Epoch,
-    /// A shard does not serve a partition of it any more, or cannot now.
-    refused: Option<ErrorKind>,
-}
-
 impl ShardService {
     /// Sends the operations on other shards' partitions there, and applies the others.
     #[allow(clippy::too_many_arguments, reason = "one call, of what arrived with the request")]
-    pub(crate) fn scatter(
+    pub(super) fn scatter(
         &mut self,
         conn: ConnId,
         peer: &ConnectionPeer,
@@ -60,30 +51,17 @@ impl ShardService {
             return self.refuse(conn, id, request, ErrorKind::Busy, out);
         };
         let blocks = self.named_blocks(conn, request, budget);
-        let number = self.next_join;
-        self.next_join += 1;
-        let join = JoinedRequest {
-            conn,
-            request: id,
-            budget: *budget,
-            blocks,
-            outcomes: request.operations.iter().map(|op| (None, op.is_mutation())).collect(),
-            waiting: room.len() + 1,
-            lease_epoch: Epoch(0),
-            refused: None,
-        };
-        self.joins.insert(number, join);
+        let asker = JoinedAsker { conn, request: id, budget: *budget, blocks };
+        let mutations = request.operations.iter().map(Operation::is_mutation);
+        let number = self.joins.begin(asker, mutations, room.len() + 1);
         let (body, payload): (Arc<[u8]>, Arc<[u8]>) = (body.into(), payload.into());
         let shards = self.shared.shards();
+        // The operations that may name blocks.
+        let blocks_of = || request.operations.iter().filter(|_| budget.has_blocks);
         for (shard, cost) in room {
-            let mut grants = self.granter.nothing();
-            if let Some(held) = self.grants.get_mut(&conn).filter(|_| budget.has_blocks) {
-                for operation in &request.operations {
-                    if shard_of(operation.partition, shards) == shard {
-                        held.split_off(operation, &mut grants);
-                    }
-                }
-            }
+            let theirs =
+                blocks_of().filter(|operation| shard_of(operation.partition, shards) == shard);
+            let grants = self.grants.split_off(conn, theirs);
             let task = ShardTask {
                 from: self.id,
                 join: number,
@@ -96,12 +74,7 @@ impl ShardService {
             };
             self.shared.inboxes[usize::from(shard.get())].send(InboxMessage::Task(task));
         }
-        let mut own = self.granter.nothing();
-        if let Some(held) = self.grants.get_mut(&conn).filter(|_| budget.has_blocks) {
-            for operation in &request.operations {
-                held.split_off(operation, &mut own);
-            }
-        }
+        let own = self.grants.split_off(conn, blocks_of());
         let (answer, seen) = self.apply_mine(number, peer.client, request, budget, (now, at), own);
         self.answer(answer, seen, (self.id, body.len() + payload.len()), out);
     }
@@ -134,14 +107,14 @@ impl ShardService {
     fn apply_mine(
         &mut self,
         join: u64,
-        client: samite_types::ClientId,
+        client: ClientId,
         request: &OperationRequest<'_>,
         budget: &ReplyBudget,
         (now, at): (Duration, ApplyTime),
         mut grants: ConnectionGrants,
     ) -> (ShardAnswer, Seen) {
         let shards = self.shared.shards();
-        let term_max = self.lease_term_max(client, budget.lease_term);
+        let term_max = self.shared.revocations.term_max(client, budget.lease_term);
         let context = context(&request.header, budget, now, term_max);
         let mut outcomes = Vec::new();
         let known = self
@@ -157,7 +130,8 @@ impl ShardService {
             }
             let outcome = match known {
                 Some(known) => {
-                    self.partitions.apply_alone(&self.posts, known, operation, &mut course)
+                    let partitions = &mut self.partitions;
+                    self.submissions.apply_alone(partitions, known, operation, &mut course)
                 }
                 // Dropped between the two shards' looks at the map.
                 None => {
@@ -169,7 +143,8 @@ impl ShardService {
         let ApplyContext { lease_epoch, seen, .. } = course;
         self.unlock_exclusive(Some(client));
         self.note_metrics();
-        (ShardAnswer { join, outcomes, lease_epoch, unused: grants, refused: None }, seen)
+        let outcome = PartialOutcome { outcomes, lease_epoch, refused: None };
+        (ShardAnswer { join, outcome, unused: grants }, seen)
     }
 
     /// Answers the shard `to`, which may be this one, as soon as what the answer has `seen` is committed. `len`: bytes of the request.
@@ -188,7 +163,7 @@ impl ShardService {
     }
 
     /// Sends an answer that waits for nothing.
-    pub(crate) fn send_answer(&mut self, to: ShardId, answer: ShardAnswer, out: &mut ReplySink) {
+    pub(super) fn send_answer(&mut self, to: ShardId, answer: ShardAnswer, out: &mut ReplySink) {
         if to == self.id {
             self.joined(answer, out);
         } else {
@@ -198,41 +173,30 @@ impl ShardService {
 
     /// One shard has answered; when it was the last, so does the node.
     fn joined(&mut self, answer: ShardAnswer, out: &mut ReplySink) {
-        let Some(join) = self.joins.get_mut(&answer.join) else { return };
-        join.lease_epoch = join.lease_epoch.max(answer.lease_epoch);
-        join.refused = join.refused.or(answer.refused);
-        join.waiting -= 1;
-        for (index, outcome) in answer.outcomes {
-            join.outcomes[index].0 = Some(outcome);
-        }
+        let ShardAnswer { join, outcome, unused } = answer;
+        let Some(asker) = self.joins.asker(join) else { return };
         // The connection may be gone; then so are its grants, and the unused ones go with this answer.
-        if let Some(grants) = self.grants.get_mut(&join.conn) {
-            grants.merge(answer.unused);
-        }
-        if join.waiting > 0 {
-            return;
-        }
-        let Some(join) = self.joins.remove(&answer.join) else { return };
-        let grants = self.regrant(join.conn, &join.blocks);
-        let header = self.reply_header(join.refused);
-        if join.refused.is_some() {
+        self.grants.merge(asker.conn, unused);
+        let Some(joined) = self.joins.answered(join, outcome) else { return };
+        let JoinedAsker { conn, request, budget, ref blocks } = joined.asker;
+        let grants = self.grants.regrant(conn, blocks);
+        let header = self.reply_header(joined.refused);
+        if joined.refused.is_some() {
             let buffers = self.take_buffers().refusal(&header, &grants);
-            return self.send(join.conn, join.request, buffers, out);
+            return self.send(conn, request, buffers, out);
         }
-        let by_reference = out.shares_arena(join.conn);
-        let mut builder =
-            ReplyBuilder::new(self.take_buffers(), &header, &join.budget, by_reference);
-        for (outcome, mutation) in join.outcomes {
-            let missing =
-                || AppliedOutcome::Failed { kind: ErrorKind::Internal, index: 0, current: None };
-            builder.outcome(outcome.unwrap_or_else(missing), mutation);
+        let by_reference = out.shares_arena(conn);
+        let mut builder = ReplyBuilder::new(self.take_buffers(), &header, &budget, by_reference);
+        let lease_epoch = joined.lease_epoch;
+        for (outcome, mutation) in joined.outcomes() {
+            builder.outcome(outcome, mutation);
         }
-        let buffers = builder.finish(join.lease_epoch, &grants);
-        self.send(join.conn, join.request, buffers, out);
+        let buffers = builder.finish(lease_epoch, &grants);
+        self.send(conn, request, buffers, out);
     }
 
     /// Works through the inbox.
-    pub(crate) fn take_messages(&mut self, out: &mut ReplySink) {
+    pub(super) fn take_messages(&mut self, out: &mut ReplySink) {
         for _ in 0..MESSAGES_PER_WAKEUP {
             let inbox = &self.shared.inboxes[usize::from(self.id.get())];
             match inbox.take() {
@@ -258,7 +222,7 @@ impl ShardService {
     }
 
     /// Carries out the operations of a task, or lets it wait for delegations.
-    pub(crate) fn task(&mut self, task: ShardTask, out: &mut ReplySink) {
+    pub(super) fn task(&mut self, task: ShardTask, out: &mut ReplySink) {
         self.apply_submissions();
         // The sender has decoded the same bytes, and made the same budget of them.
         let (body, payload) = (Arc::clone(&task.body), Arc::clone(&task.payload));
@@ -296,13 +260,9 @@ impl ShardService {
     /// Answers a task of which nothing was done.
     fn turn_down(&mut self, task: ShardTask, kind: ErrorKind, out: &mut ReplySink) {
         let ShardTask { from, join, grants, cost, .. } = task;
-        let (outcomes, lease_epoch) = (Vec::new(), Epoch(0));
         drop(cost);
-        let refused = Some(kind);
-        self.send_answer(
-            from,
-            ShardAnswer { join, outcomes, lease_epoch, unused: grants, refused },
-            out,
-        );
+        let (outcomes, lease_epoch) = (Vec::new(), Epoch(0));
+        let outcome = PartialOutcome { outcomes, lease_epoch, refused: Some(kind) };
+        self.send_answer(from, ShardAnswer { join, outcome, unused: grants }, out);
     }
 }

@@ -2,19 +2,19 @@
 
 use std::ops::ControlFlow;
 
+use samite_mirror::durable::PlaceId;
 use samite_partition::Partition;
 use samite_placement::{hash, shard_of};
 use samite_types::ErrorKind;
 use samite_wire::control::{ControlReply, PartitionCopy};
 
+use super::ShardService;
+use crate::control_reply::ReplyTo;
 use crate::inbox::InboxMessage;
-use crate::partitions::PlaceId;
-use crate::shard::ShardService;
-use crate::shared::ReplyTo;
 
 impl ShardService {
     /// A request for what this node has of a partition. `None`: the shard that has it answers.
-    pub(crate) fn copy_asked(&mut self, to: ReplyTo, id: PlaceId) -> Option<ControlReply> {
+    pub(super) fn copy_asked(&mut self, to: ReplyTo, id: PlaceId) -> Option<ControlReply> {
         let shard = shard_of(id.1, self.shared.shards());
         if shard == self.id {
             return Some(ControlReply::Copy(self.copy_of(id)));
@@ -27,7 +27,7 @@ impl ShardService {
         None
     }
 
-    pub(crate) fn copy_of(&mut self, id: PlaceId) -> Option<PartitionCopy> {
+    pub(super) fn copy_of(&mut self, id: PlaceId) -> Option<PartitionCopy> {
         let place = self.partitions.place(id)?;
         Some(figures(place.member.partition()))
     }

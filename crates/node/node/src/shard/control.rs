@@ -10,24 +10,16 @@ use samite_wire::control::{self, ControlReply, ControlRequest};
 use samite_wire::frame::FrameKind;
 use samite_wire::membership::VOTE_MESSAGES_MAX;
 
-use crate::access::{denied, is_trusted, membership_permitted};
+use super::ShardService;
+use crate::access::{denied, is_trusted, membership_permitted, permitted};
+use crate::control_reply::{ReplyTo, refused};
+use crate::map_watchers::MapWatch;
 use crate::membership::AnswerRoute;
-use crate::shard::ShardService;
-use crate::shared::{ReplyTo, WorkerJob, lock};
-
-/// A question for the next map that has not been answered yet.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MapWatch {
-    request: RequestId,
-    known: Epoch,
-}
-
-pub(crate) fn refused(error: &Error) -> ControlReply {
-    ControlReply::failed(error.kind(), error.message())
-}
+use crate::mutex::lock;
+use crate::shared::WorkerJob;
 
 impl ShardService {
-    pub(crate) fn control(
+    pub(super) fn control(
         &mut self,
         conn: ConnId,
         peer: &ConnectionPeer,
@@ -72,9 +64,8 @@ impl ShardService {
             ControlRequest::LockClients(asked) => self.lock_clients(peer, asked).map(Some),
             change @ (ControlRequest::CreateDataset(_)
             | ControlRequest::DropDataset { .. }
-            | ControlRequest::SetAccess { .. }) => {
-                self.permitted(peer, change).and_then(|change| self.coordinate(to, change))
-            }
+            | ControlRequest::SetAccess { .. }) => permitted(self.map.as_deref(), peer, change)
+                .and_then(|change| self.coordinate(to, change)),
             ControlRequest::Faults(asked) => {
                 out.spare(conn);
                 let is_set = matches!(asked, samite_wire::control::FaultRequest::Set(_));
@@ -97,7 +88,7 @@ impl ShardService {
         }
     }
 
-    pub(crate) fn send_control(&self, to: ReplyTo, reply: &ControlReply, out: &mut ReplySink) {
+    pub(super) fn send_control(&self, to: ReplyTo, reply: &ControlReply, out: &mut ReplySink) {
         out.send(to.conn, FrameKind::ControlReply, to.request, &control::encode(reply), []);
     }
 
@@ -118,8 +109,7 @@ impl ShardService {
                 "blocks are granted over shared memory only",
             );
         }
-        let held = self.grants.entry(conn).or_insert_with(|| self.granter.nothing());
-        let blocks = self.granter.grant(held, usize::from(count));
+        let blocks = self.grants.grant(conn, usize::from(count));
         ControlReply::Granted(
             blocks.into_iter().map(|block| (block.offset, block.generation)).collect(),
         )
@@ -187,8 +177,8 @@ impl ShardService {
         if let Some(map) = self.map.as_ref().filter(|map| map.epoch() > known) {
             return Ok(Some(self.shared.map_since(map, known)));
         }
-        let before = self.watches.insert(to.conn, MapWatch { request: to.request, known });
-        if let Some(before) = before {
+        let watch = MapWatch { request: to.request, known };
+        if let Some(before) = self.watchers.begin(to.conn, watch) {
             let ended = ReplyTo { request: before.request, ..to };
             self.send_control(ended, &ControlReply::Map(None), out);
         }
@@ -196,12 +186,10 @@ impl ShardService {
     }
 
     /// Gives `map` to the watches that wait for it.
-    pub(crate) fn answer_watches(&mut self, map: &ClusterMap, out: &mut ReplySink) {
-        let waiting: Vec<(ConnId, MapWatch)> =
-            self.watches.extract_if(|_, watch| watch.known < map.epoch()).collect();
+    pub(super) fn answer_watches(&mut self, map: &ClusterMap, out: &mut ReplySink) {
         // Most know the same.
         let mut answers: HashMap<Epoch, Vec<u8>> = HashMap::new();
-        for (conn, watch) in waiting {
+        for (conn, watch) in self.watchers.take_older(map.epoch()) {
             let answer = answers
                 .entry(watch.known)
                 .or_insert_with(|| control::encode(&self.shared.map_since(map, watch.known)));
@@ -210,11 +198,11 @@ impl ShardService {
     }
 
     /// Sends those on that wait for maps here, if another instance leads now.
-    pub(crate) fn send_watches_on(&mut self, out: &mut ReplySink) {
-        if self.watches.is_empty() || self.shared.membership.leads() {
+    pub(super) fn send_watches_on(&mut self, out: &mut ReplySink) {
+        if self.watchers.is_empty() || self.shared.membership.leads() {
             return;
         }
-        for (conn, watch) in std::mem::take(&mut self.watches) {
+        for (conn, watch) in self.watchers.take_all() {
             let to = ReplyTo { shard: self.id, conn, request: watch.request };
             self.send_control(to, &self.not_leader(), out);
         }

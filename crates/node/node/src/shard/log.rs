@@ -14,7 +14,7 @@ use samite_types::{Clock, ErrorKind, SystemClock};
 use samite_wire::op::{Action, Guard, Operation, OperationRequest, ValueData};
 use samite_wire::peer::data_of;
 
-use crate::shard::ShardService;
+use super::ShardService;
 
 /// Whether there may be an entry about an operation.
 fn may_append(operation: &Operation<'_>) -> bool {
@@ -49,7 +49,7 @@ fn blocks_len(operation: &Operation<'_>) -> usize {
 impl ShardService {
     /// Whether the log has room for the changes of `request`, of `len` bytes, to this shard's
     /// partitions.
-    pub(crate) fn check_log(
+    pub(super) fn check_log(
         &self,
         request: &OperationRequest<'_>,
         len: usize,
@@ -68,7 +68,7 @@ impl ShardService {
     }
 
     /// Carries out the effects of a partition.
-    pub(crate) fn log_effect(&mut self, id: PlaceId, effect: &MirrorEffect) {
+    pub(super) fn log_effect(&mut self, id: PlaceId, effect: &MirrorEffect) {
         let Some(durable) = &mut self.durable else { return };
         match effect {
             MirrorEffect::Append(entry) => durable.append(id, entry),
@@ -79,7 +79,7 @@ impl ShardService {
     }
 
     /// Tells partitions which entries have come to be on flash.
-    pub(crate) fn note_durable(&mut self, out: &mut ReplySink) {
+    pub(super) fn note_durable(&mut self, out: &mut ReplySink) {
         let Some(durable) = &mut self.durable else { return };
         while let Some((id, position)) = durable.next_durable() {
             if let Some(place) = self.partitions.mark_ready(id) {
@@ -90,12 +90,12 @@ impl ShardService {
     }
 
     /// When the next piece of a checkpoint may be copied: when there is nothing else to do.
-    pub(crate) fn checkpoint_due(&self) -> Option<Duration> {
+    pub(super) fn checkpoint_due(&self) -> Option<Duration> {
         self.durable.as_ref().filter(|durable| durable.is_busy()).map(|_| Duration::ZERO)
     }
 
     /// Copies the next piece of a checkpoint, if there is one to copy.
-    pub(crate) fn advance_checkpoints(&mut self, out: &mut ReplySink) {
+    pub(super) fn advance_checkpoints(&mut self, out: &mut ReplySink) {
         // The changes of a partition in this request batch are to be in the log first: a checkpoint
         // says with which frame the log goes on after it.
         self.settle(out);
@@ -118,7 +118,7 @@ impl ShardService {
 
     /// There is a new map: opens the partitions that a restart has left, and lets go of those that
     /// are not this node's any more.
-    pub(crate) fn refresh_durable(&mut self, map: &ClusterMap, moved: &[PlaceId]) {
+    pub(super) fn refresh_durable(&mut self, map: &ClusterMap, moved: &[PlaceId]) {
         self.partitions.open_recovered(map, SystemClock.monotonic());
         let Some(durable) = &mut self.durable else { return };
         moved.iter().for_each(|id| durable.discard(*id));

@@ -2,13 +2,14 @@
 //! request batch.
 //!
 //! ```text
-//!  request, message, map, appointment ── Mirrored ── effects ─┬─ messages ── outbox ── one frame for each node
-//!                                                             ├─ committed ── replies that were held
-//!                                                             └─ news of members ── reports
+//!  request, message,                                  ┌─ messages ── one frame for each node
+//!  map, timer ──────── MirroredPartition ── effects ──┼─ committed ── deferred replies
+//!                                                     └─ changes of members ── reports
 //! ```
 
 use std::time::Duration;
 
+use samite_mirror::durable::PlaceId;
 use samite_mirror::{ApplyTime, CommitStatus, MirrorEffect};
 use samite_placement::shard_of;
 use samite_transport::server::ReplySink;
@@ -18,16 +19,21 @@ use samite_wire::membership::{MemberChanges, MemberReport};
 use samite_wire::op::OperationRequest;
 use samite_wire::peer::{PeerEnvelope, PeerMessage};
 
+use super::ShardService;
+use crate::admission::{MemberStanding, check_member};
 use crate::deferred_replies::{DeferredId, DeferredReply};
 use crate::inbox::ShardAnswer;
-use crate::partitions::{DatasetIndex, PlaceId, Seen};
-use crate::peer_messages::FULL_LEN;
+use crate::joined_requests::PartialOutcome;
+use crate::partitions::{DatasetIndex, Seen};
 use crate::peer_output::PeerDestination;
-use crate::shard::ShardService;
+
+/// Requests of clients are refused that would have to be passed on to a node for which so many
+/// bytes wait.
+const FULL_LEN: usize = 8 << 20;
 
 impl ShardService {
     /// The time by which operations on mirrored partitions are judged.
-    pub(crate) fn apply_time(&self) -> ApplyTime {
+    pub(super) fn apply_time(&self) -> ApplyTime {
         ApplyTime {
             now: SystemClock.monotonic(),
             lease_until: self.shared.membership.lease_until(),
@@ -35,7 +41,7 @@ impl ShardService {
     }
 
     /// Whether the operations of `request` on this shard's partitions of a dataset with mirrors may be tried. `len`: bytes of the request.
-    pub(crate) fn check_members(
+    pub(super) fn check_members(
         &mut self,
         slot: DatasetIndex,
         request: &OperationRequest<'_>,
@@ -55,18 +61,15 @@ impl ShardService {
             if member.is_plain() {
                 continue;
             }
-            let is_read_by_member = member.may_read(operation);
-            if member.is_catching_up() {
-                return Err(ErrorKind::Busy);
-            }
-            if !member.is_primary() && !is_read_by_member {
-                return Err(ErrorKind::StaleMap);
-            }
             let others = map.group(redundancy, partition).map_or(&[][..], |group| &group.members);
-            let has_lease = is_read_by_member || others.len() == 1 || at.now < at.lease_until;
-            if !has_lease || !self.held.has_room(len) {
-                return Err(ErrorKind::Busy);
-            }
+            let standing = MemberStanding {
+                is_primary: member.is_primary(),
+                is_catching_up: member.is_catching_up(),
+                may_read: member.may_read(operation),
+                has_others: others.len() != 1,
+                has_room: self.deferred.has_room(len),
+            };
+            check_member(standing, at)?;
             if !is_checked_for_log && self.partitions.is_logged(slot) {
                 is_checked_for_log = true;
                 self.check_log(request, len)?;
@@ -85,8 +88,8 @@ impl ShardService {
     }
 
     /// Defers a reply until what it has seen is committed.
-    pub(crate) fn defer_reply(&mut self, seen: Seen, reply: DeferredReply, len: usize) {
-        let id = self.held.next_id();
+    pub(super) fn defer_reply(&mut self, seen: Seen, reply: DeferredReply, len: usize) {
+        let id = self.deferred.next_id();
         let mut partitions = 0;
         for (place, ticket) in seen {
             if let Some(place) = self.partitions.place(place) {
@@ -95,11 +98,11 @@ impl ShardService {
             }
         }
         debug_assert!(partitions > 0, "partitions are dropped between requests only");
-        self.held.defer(reply, partitions, len);
+        self.deferred.defer(reply, partitions, len);
     }
 
     /// A message of another member.
-    pub(crate) fn message(
+    pub(super) fn message(
         &mut self,
         (node, back): (NodeId, PeerDestination),
         envelope: &PeerEnvelope,
@@ -121,9 +124,9 @@ impl ShardService {
         if let PeerMessage::Entry(entry) = &message
             && entry.event.is_clients()
         {
-            self.pace.service.goes_on(now);
+            self.resync.note_entry(now);
         }
-        let is_busy = self.pace.service.is_on(now);
+        let is_busy = self.resync.serves_clients(now);
         let Some(place) = self.partitions.mark_ready(id) else { return };
         let partition = place.member.partition();
         let before = (partition.record_count(), partition.leaked_orphans());
@@ -132,9 +135,9 @@ impl ShardService {
         place.member.receive(envelope, &message, now);
         self.partitions.recount(id, before);
         if let PeerMessage::Done { .. } | PeerMessage::Lost { .. } = message {
-            self.pace.heard(id, matches!(message, PeerMessage::Done { is_busy: true, .. }), now);
+            self.resync.heard(id, matches!(message, PeerMessage::Done { is_busy: true, .. }), now);
         }
-        self.backs.push((envelope.from, back));
+        self.peer_output.heard(envelope.from, back);
     }
 
     /// Opens a partition of which this node is a member; whether it is.
@@ -148,8 +151,8 @@ impl ShardService {
     }
 
     /// Carries out the effects of partitions, and sends the messages that were written.
-    pub(crate) fn settle(&mut self, out: &mut ReplySink) {
-        if self.partitions.is_idle() && self.outbox.is_empty() {
+    pub(super) fn settle(&mut self, out: &mut ReplySink) {
+        if self.partitions.is_idle() && self.peer_output.is_empty() {
             return;
         }
         let mut holders = Vec::new();
@@ -157,21 +160,12 @@ impl ShardService {
             self.carry_out(id, out, &mut holders);
             self.partitions.set_timer(id);
         }
-        self.inherit(holders);
-        self.backs.clear();
-        self.send_peer_messages(out);
-    }
-
-    /// Looks after clients with open references in partitions on which this node decides from now
-    /// on, each once.
-    fn inherit(&mut self, mut holders: Vec<ClientId>) {
-        if holders.is_empty() {
-            return;
+        if !holders.is_empty() {
+            // Clients with open references on which this node decides from now on.
+            self.clients.inherit(holders, SystemClock.monotonic());
         }
-        let now = SystemClock.monotonic();
-        holders.sort_unstable();
-        holders.dedup();
-        holders.into_iter().for_each(|client| self.inherited.inherit(client, now));
+        self.peer_output.end_batch();
+        self.send_peer_messages(out);
     }
 
     /// Carries out the effects of one partition. `holders`: the clients with open references in it,
@@ -183,7 +177,7 @@ impl ShardService {
             match effect {
                 MirrorEffect::Send(packet) => {
                     if let Some(to) = self.where_to(packet.to(), is_primary) {
-                        self.outbox.add(to, &packet);
+                        self.peer_output.add(to, &packet);
                     }
                 }
                 MirrorEffect::Committed => self.release(id, out),
@@ -203,7 +197,7 @@ impl ShardService {
                 MirrorEffect::Damaged { .. }
                 | MirrorEffect::Mended { .. }
                 | MirrorEffect::Evened { .. } => {
-                    self.scrub_news(id, &effect);
+                    self.scrub_found(id, &effect);
                 }
                 MirrorEffect::NoRoom { target } => {
                     tracing::warn!(dataset = %id.0, partition = %id.1, %target, "resync waits for room");
@@ -219,9 +213,9 @@ impl ShardService {
     /// How to reach a target. Messages of a primary go by the own connection, so that it stays in
     /// order; answers go back where the message came from.
     fn where_to(&self, target: TargetId, is_primary: bool) -> Option<PeerDestination> {
-        let back = self.backs.iter().rfind(|(from, _)| !is_primary && *from == target);
+        let back = if is_primary { None } else { self.peer_output.way_back(target) };
         match back {
-            Some((_, back)) => Some(*back),
+            Some(back) => Some(back),
             None => Some(PeerDestination::Node(self.map.as_ref()?.node_of_target(target)?)),
         }
     }
@@ -237,7 +231,7 @@ impl ShardService {
             }
             place.held.pop_front();
             if standing == CommitStatus::Committed {
-                if let Some(reply) = self.held.committed(held) {
+                if let Some(reply) = self.deferred.committed(held) {
                     self.let_go(reply, out);
                 }
             } else {
@@ -255,16 +249,18 @@ impl ShardService {
 
     /// The partition was lost before it has committed what the reply has seen: this node does not
     /// know whether that lives.
-    pub(crate) fn withdraw(&mut self, held: DeferredId, out: &mut ReplySink) {
+    pub(super) fn withdraw(&mut self, held: DeferredId, out: &mut ReplySink) {
         let kind = ErrorKind::StaleMap;
-        match self.held.withdrawn(held) {
+        match self.deferred.withdrawn(held) {
             Some(DeferredReply::Client { conn, id, grants, .. }) => {
                 let header = self.reply_header(Some(kind));
                 let buffers = self.take_buffers().refusal(&header, &grants);
                 self.send(conn, id, buffers, out);
             }
             Some(DeferredReply::Shard { to, answer }) => {
-                let answer = ShardAnswer { outcomes: Vec::new(), refused: Some(kind), ..answer };
+                let outcome =
+                    PartialOutcome { outcomes: Vec::new(), refused: Some(kind), ..answer.outcome };
+                let answer = ShardAnswer { outcome, ..answer };
                 self.send_answer(to, answer, out);
             }
             None => {}
@@ -287,7 +283,7 @@ impl ShardService {
     }
 
     /// The coordinator has answered, with the map of `by`, a report that a member has missed something.
-    pub(crate) fn reported(&mut self, report: &MemberReport, by: Epoch) {
+    pub(super) fn reported(&mut self, report: &MemberReport, by: Epoch) {
         let Some(map) = self.map.clone() else { return };
         let now = SystemClock.monotonic();
         let same = |known: &&DatasetData| known.spec.redundancy == report.redundancy;
@@ -300,7 +296,7 @@ impl ShardService {
     }
 
     /// Reports a member up to date when it is in the partitions of all datasets of the group.
-    pub(crate) fn report_synced(&mut self, id: PlaceId, target: TargetId) {
+    pub(super) fn report_synced(&mut self, id: PlaceId, target: TargetId) {
         let Some(map) = self.map.clone() else { return };
         let Some(redundancy) = map.dataset_by_id(id.0).map(|known| known.spec.redundancy) else {
             return;
@@ -320,7 +316,7 @@ impl ShardService {
     }
 
     /// Looks at the partitions whose timers have expired.
-    pub(crate) fn keep_appointments(&mut self, out: &mut ReplySink) {
+    pub(super) fn tick_partitions(&mut self, out: &mut ReplySink) {
         let now = SystemClock.monotonic();
         while let Some(id) = self.partitions.take_timer(now) {
             if let Some(place) = self.partitions.mark_ready(id) {
