@@ -15,7 +15,7 @@
 //! 6. its actions are done, in order; the partition's version grows by one and is the version of
 //!    every record they change.
 //!
-//! What another copy of the partition needs beside that (mirroring, checkpoints, `samite-mirror`):
+//! What another copy of the partition needs beside that (mirroring, checkpoints):
 //! to follow the one that decides ([`PartitionStamps`], [`Partition::begin_term`]), the space of
 //! its changes ([`ChangeFunds`]), a walk over the records ([`PartitionCursor`]), copies of records
 //! and of the state beside them ([`Partition::read_record`], [`Partition::install`],
