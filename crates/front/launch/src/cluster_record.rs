@@ -76,6 +76,9 @@ impl ClusterRecord {
 
     /// The record in `durable` for the cluster of that name; `None`: there is none. Without another
     /// choice, coordinators go on keeping their state where it is.
+    ///
+    /// # Errors
+    /// `Conflict`: it is another cluster's, or keeps its map elsewhere; `Io`.
     pub fn read(
         durable: &Path,
         cluster: &str,
@@ -117,6 +120,9 @@ impl ClusterRecord {
     }
 
     /// Writes it to `durable`, safe whenever the machine dies.
+    ///
+    /// # Errors
+    /// `Io`.
     pub fn write(&self, durable: &Path) -> Result<()> {
         let path = path_in(durable);
         let fresh = path.with_extension("json.new");
@@ -138,6 +144,9 @@ impl ClusterRecord {
     }
 
     /// The members of an etcd that is started along, with their data in `durable`: in the cluster's directory are ways there.
+    ///
+    /// # Errors
+    /// `NotFound`: the data of a member are gone; `Conflict`: a port is in use; `Io`.
     pub fn etcd(&mut self, durable: &Path, dir: &ClusterDir, count: usize) -> Result<()> {
         if self.etcd_members.is_empty() {
             self.etcd_members = etcd_members::plan(dir, count)?;

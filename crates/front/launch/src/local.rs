@@ -37,6 +37,9 @@ pub struct ClusterLock(#[expect(dead_code, reason = "held for its lock")] OwnedF
 /// Locks the cluster's directory, waiting for another `up` or `down` for at most `timeout`.
 ///
 /// `None` when there is no such directory.
+///
+/// # Errors
+/// `Io`, also when the other one takes longer.
 pub fn lock(dir: &ClusterDir, timeout: Duration) -> Result<Option<ClusterLock>> {
     let until = Instant::now() + timeout;
     let path = dir.path();
@@ -112,6 +115,9 @@ pub fn wait_all(processes: &[NodeProcess], timeout: Duration) -> bool {
 }
 
 /// Ends processes: in order if they listen (SIGTERM), at once if they do not (SIGKILL).
+///
+/// # Errors
+/// `Io`: some do not end.
 pub fn stop_all(processes: &[NodeProcess]) -> Result<()> {
     for signal in [Signal::TERM, Signal::KILL] {
         for process in processes.iter().filter(|process| process.is_alive()) {
@@ -137,6 +143,9 @@ pub fn stop_all(processes: &[NodeProcess]) -> Result<()> {
 /// Removes the cluster's files and its directory, and the runtime directory when that was the last one and nobody has named it.
 ///
 /// Only files that Samite makes are removed: a directory that was named by mistake loses nothing.
+///
+/// # Errors
+/// `Io`, also when other files are there.
 pub fn sweep(dir: &ClusterDir) -> Result<()> {
     let path = dir.path();
     let entries = match std::fs::read_dir(path) {

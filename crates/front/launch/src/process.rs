@@ -176,6 +176,9 @@ fn stands_still(pid: u32) -> bool {
 /// The kernel divides cores among sessions first (sched(7), autogroup), so the node is heard at
 /// once however many threads crowd the cores: the node that takes over from one that dies must not
 /// wait in line behind the programs that wait for it.
+///
+/// # Errors
+/// Those of the system calls.
 pub fn detach_apart() -> std::io::Result<()> {
     rustix::process::setsid()?;
     leave_descriptors();
@@ -188,6 +191,9 @@ pub fn detach_apart() -> std::io::Result<()> {
 ///
 /// It stays in the session: a node in one of its own would have as much of the core that it shares with a rank of a job as all that job's
 /// ranks together have of theirs, and neither could yield to the other.
+///
+/// # Errors
+/// Those of the system calls.
 pub fn detach() -> std::io::Result<()> {
     rustix::process::setpgid(None, None)?;
     leave_descriptors();
