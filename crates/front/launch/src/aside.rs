@@ -18,8 +18,9 @@ const JOINED: &str = "joined";
 /// Most times that one directory is set aside.
 const ASIDES_MAX: u32 = 1000;
 
-/// Renames the logs and checkpoints of `node`, and what names them; nothing is deleted, and a coordinator's state stays where it is. Returns where they are now; `None`:
-/// there were none. Done halfway, it can be done again: a node does not start with what is left.
+/// Renames the logs and checkpoints of `node`, and what names them; nothing is deleted, and a
+/// coordinator's state stays where it is. Returns where they are now; `None`: there were none. Done
+/// halfway, it can be done again: a node does not start with what is left.
 ///
 /// # Errors
 /// `Io`.

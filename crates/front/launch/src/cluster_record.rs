@@ -1,8 +1,8 @@
 //! The record that a durable store keeps beside its nodes' directories, so that the same `up`
 //! starts it again: its name, its key, and where its coordinators keep their state.
 //!
-//! In etcd that state is found by name and key. The members of an etcd that is started along have their data here, too, and keep
-//! their ports, which they know each other by.
+//! In etcd that state is found by name and key. The members of an etcd that is started along have
+//! their data here, too, and keep their ports, which they know each other by.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind as IoKind, Write as _};
@@ -143,7 +143,8 @@ impl ClusterRecord {
         write().doing(format_args!("write {}", path.display()))
     }
 
-    /// The members of an etcd that is started along, with their data in `durable`: in the cluster's directory are ways there.
+    /// The members of an etcd that is started along, with their data in `durable`: in the cluster's
+    /// directory are ways there.
     ///
     /// # Errors
     /// `NotFound`: the data of a member are gone; `Conflict`: a port is in use; `Io`.

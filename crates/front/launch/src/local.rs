@@ -25,8 +25,8 @@ pub use starting::{CoordinatorChoice, LocalPlan, StartingCluster};
 /// How long a node may take over an orderly stop before it is told again, and at last killed.
 const STOP_STEP: Duration = Duration::from_secs(5);
 
-/// How long a killed process is waited for: the kernel takes it apart for a while, the longer the more memory it had and the busier the
-/// disk is.
+/// How long a killed process is waited for: the kernel takes it apart for a while, the longer the
+/// more memory it had and the busier the disk is.
 const DIES_WITHIN: Duration = Duration::from_secs(20);
 
 /// Held by the one `up` or `down` that works on a cluster. The kernel releases it when the holder
@@ -140,7 +140,8 @@ pub fn stop_all(processes: &[NodeProcess]) -> Result<()> {
     Err(failed(format!("processes {} do not end, not even by SIGKILL", left.join(", "))))
 }
 
-/// Removes the cluster's files and its directory, and the runtime directory when that was the last one and nobody has named it.
+/// Removes the cluster's files and its directory, and the runtime directory when that was the last
+/// one and nobody has named it.
 ///
 /// Only files that Samite makes are removed: a directory that was named by mistake loses nothing.
 ///

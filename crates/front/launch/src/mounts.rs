@@ -109,7 +109,7 @@ pub fn record_of(dir: &ClusterDir, path: &Path) -> Option<MountRecord> {
 /// answers.
 ///
 /// # Errors
-/// As [`samite_fuse::unmount`]; `Io`: programs use it, or its daemon does not end.
+/// As [`samite_fuse::unmount()`]; `Io`: programs use it, or its daemon does not end.
 pub fn end(dir: &ClusterDir, mount: &MountEntry, lazy: bool) -> Result<()> {
     let record = record_of(dir, &mount.path);
     let daemon = record.as_ref().and_then(MountRecord::daemon);

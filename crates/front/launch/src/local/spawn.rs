@@ -81,7 +81,8 @@ pub fn etcd(dir: &ClusterDir, entry: &EtcdEntry, all: &[EtcdEntry]) -> Result<Ch
 
 /// The session among whose processes the kernel shares out cores first (sched(7), autogroup).
 enum LaunchSession {
-    /// A process is one among those that its starter's session runs: it and programs there can yield to each other.
+    /// A process is one among those that its starter's session runs: it and programs there can
+    /// yield to each other.
     Shared,
     /// A process has a session's share: it is heard in a crowd.
     Own,
