@@ -72,7 +72,8 @@ impl Dataset {
         self.redundancy().get() > 1
     }
 
-    /// Whether every node answers as soon as it has served: it shares memory with this host, and waits for no other and for no flash.
+    /// Whether every node answers as soon as it has served: it shares memory with this host, and
+    /// waits for no other and for no flash.
     #[must_use]
     pub fn answers_soon(&self) -> bool {
         let view = self.inner.client.session().view();
@@ -87,7 +88,8 @@ impl Dataset {
         self.inner.partitions
     }
 
-    /// Whether partitions of it are lost by the newest cluster map that is known here, and nobody has taken note of that.
+    /// Whether partitions of it are lost by the newest cluster map that is known here, and nobody
+    /// has taken note of that.
     #[must_use]
     pub fn has_lost(&self) -> bool {
         self.client().map().is_ok_and(|map| !map.lost_partitions(self.id()).is_empty())
@@ -115,8 +117,8 @@ impl Dataset {
         Ok(view.peer_at(view.peer_index(self.redundancy(), partition)?).node)
     }
 
-    /// The connection over which this process's requests for a partition go, if there is one now. As long as anybody has it open, a node does
-    /// not take this process for gone. Asks nobody.
+    /// The connection over which this process's requests for a partition go, if there is one now.
+    /// As long as anybody has it open, a node does not take this process for gone. Asks nobody.
     #[must_use]
     pub fn connection_to(&self, partition: PartitionId) -> Option<i32> {
         let view = self.inner.client.session().view()?;
@@ -186,15 +188,17 @@ impl Dataset {
         link.arena()?.head(&RecordId { dataset: self.id(), partition, key }, lease, dest)
     }
 
-    /// Carries out operations, in one request per node, and returns their outcomes in the same order.
+    /// Carries out operations, in one request per node, and returns their outcomes in the same
+    /// order.
     ///
-    /// Operations on one partition happen in the order given, unless a node was too busy for some of them; those on different
-    /// partitions in any. More than [`OPERATIONS_MAX`] of them, and more data than fits one frame,
-    /// travel in several requests.
+    /// Operations on one partition happen in the order given, unless a node was too busy for some
+    /// of them; those on different partitions in any. More than [`OPERATIONS_MAX`] of them, and
+    /// more data than fits one frame, travel in several requests.
     ///
     /// # Errors
-    /// `TooLarge`, `Invalid`: an operation is over a limit; nothing was sent. `Unavailable`, `Timeout`: a node, which the message
-    /// names, cannot be reached or did not answer by the deadline; the outcome of every operation is unknown.
+    /// `TooLarge`, `Invalid`: an operation is over a limit; nothing was sent. `Unavailable`,
+    /// `Timeout`: a node, which the message names, cannot be reached or did not answer by the
+    /// deadline; the outcome of every operation is unknown.
     pub fn execute(
         &self,
         ops: &mut [ClientOperation<'_>],
@@ -231,20 +235,23 @@ impl Dataset {
         OperationRun::new(self, std::slice::from_mut(&mut op), deadline).finish_one()
     }
 
-    /// Sends operations, in one request per node, without waiting. At most [`OPERATIONS_MAX`] of them.
+    /// Sends operations, in one request per node, without waiting. At most [`OPERATIONS_MAX`] of
+    /// them.
     ///
-    /// A single small one may stay here for a little while, to leave together with others to the same node: until
-    /// any [`PendingOperations`] is waited for or polled, or enough has come together.
+    /// A single small one may stay here for a little while, to leave together with others to the
+    /// same node: until any [`PendingOperations`] is waited for or polled, or enough has come
+    /// together.
     ///
     /// # Errors
-    /// As [`Self::execute`]; `Busy`: too many operations wait for their answers, let some finish first.
+    /// As [`Self::execute`]; `Busy`: too many operations wait for their answers, let some finish
+    /// first.
     pub fn submit(&self, ops: &[Operation<'_>]) -> Result<PendingOperations> {
         PendingOperations::send(self, ops, self.inner.client.deadline())
     }
 
-    /// As [`Self::submit`], with a result that `finish` makes of the outcomes, which come in the order
-    /// of `ops`: for views, whose calls are made of operations. `finish` runs in the thread that waits
-    /// or polls, and must not block.
+    /// As [`Self::submit`], with a result that `finish` makes of the outcomes, which come in the
+    /// order of `ops`: for views, whose calls are made of operations. `finish` runs in the thread
+    /// that waits or polls, and must not block.
     ///
     /// # Errors
     /// As [`Self::submit`].

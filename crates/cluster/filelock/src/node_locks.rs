@@ -179,14 +179,16 @@ impl<C: Copy + Eq + Hash, R: Copy> NodeLocks<C, R> {
         self.table.waits_for(owner)
     }
 
-    /// Whether the client has a connection here on which locks were asked for, or had one that broke just now.
+    /// Whether the client has a connection here on which locks were asked for, or had one that
+    /// broke just now.
     #[must_use]
     pub fn is_here(&self, client: ClientId) -> bool {
         self.connections.contains_key(&client) || self.expected_back.contains_key(&client)
     }
 
-    /// A connection is gone; with its client's last one, so are the client's locks, unless it broke. Then the client is returned: after two
-    /// seconds [`Self::should_be_back`] is to be called.
+    /// A connection is gone; with its client's last one, so are the client's locks, unless it
+    /// broke. Then the client is returned: after two seconds [`Self::should_be_back`] is to be
+    /// called.
     pub fn left(
         &mut self,
         connection: C,
@@ -241,8 +243,9 @@ impl<C: Copy + Eq + Hash, R: Copy> NodeLocks<C, R> {
 
 /// Recovery: what other nodes know.
 impl<C: Copy + Eq + Hash, R: Copy> NodeLocks<C, R> {
-    /// There is a new map at `now`: finds out of which partitions this node `me` has become the primary, or
-    /// a good member. Clients whose waits end because of it are returned; they have to ask again.
+    /// There is a new map at `now`: finds out of which partitions this node `me` has become the
+    /// primary, or a good member. Clients whose waits end because of it are returned; they have to
+    /// ask again.
     pub fn see_map(
         &mut self,
         before: Option<&ClusterMap>,
@@ -300,7 +303,8 @@ impl<C: Copy + Eq + Hash, R: Copy> NodeLocks<C, R> {
         self.recovery.answered(node, by);
     }
 
-    /// Locks on partitions of which `node` is a member by `map`, behind `after`; and whether there are more than are returned.
+    /// Locks on partitions of which `node` is a member by `map`, behind `after`; and whether there
+    /// are more than are returned.
     #[must_use]
     pub fn known(
         &self,

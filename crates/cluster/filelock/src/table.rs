@@ -144,8 +144,8 @@ pub struct LockTable {
 }
 
 impl LockTable {
-    /// Takes a lock. When others are in the way: waits under the number `wait`, if there is one. `granted` gets the waits
-    /// that ended because of it.
+    /// Takes a lock. When others are in the way: waits under the number `wait`, if there is one.
+    /// `granted` gets the waits that ended because of it.
     pub fn take(
         &mut self,
         file: LockFile,
@@ -311,7 +311,8 @@ impl LockTable {
         true
     }
 
-    /// A client is gone, with its locks and waits. `granted` gets the waits of others that ended because of it.
+    /// A client is gone, with its locks and waits. `granted` gets the waits of others that ended
+    /// because of it.
     pub fn client_gone(&mut self, client: ClientId, granted: &mut Vec<WaitId>) {
         for file in self.of_client.remove(&client).unwrap_or_default() {
             let Some(locks) = self.files.get_mut(&file) else { continue };

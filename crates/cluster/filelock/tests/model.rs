@@ -1,4 +1,5 @@
-//! The lock table against a map from byte to holders: random requests of a few owners on a few bytes.
+//! The lock table against a map from byte to holders: random requests of a few owners on a few
+//! bytes.
 
 use std::collections::BTreeMap;
 
