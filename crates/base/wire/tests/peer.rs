@@ -69,7 +69,7 @@ fn event() -> impl Strategy<Value = EntryEvent<'static>> {
                 client,
                 answered_below: Seq(below),
                 is_retry,
-                lease_epoch: Epoch(lease),
+                name_space_generation: Epoch(lease),
                 operation,
             }),
         (client(), any::<u64>(), any::<u64>(), kind(), 0..64_u16).prop_map(

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn inherited_clients_have_a_longer_grace_and_are_named_once() {
+    fn recovered_clients_have_a_longer_grace_and_are_named_once() {
         let mut clients = ClientConnections::default();
         clients.opened('a', ClientId(1));
         assert_eq!((clients.closed('b'), clients.closed('a')), (None, Some(ClientId(1))));

@@ -118,7 +118,7 @@ impl Partition {
     /// references. Two copies of one partition give the same bytes.
     pub fn export_state(&self, out: &mut Vec<u8>) {
         put_u64(out, self.version.get());
-        put_u64(out, self.lease_epoch.get());
+        put_u64(out, self.name_space_generation.get());
         self.sessions.export(out);
         self.holds.export(out);
     }
@@ -132,20 +132,20 @@ impl Partition {
         let imported = (|| {
             let mut decoder = FieldDecoder::new(raw);
             let version = Version(decoder.u64("version")?);
-            let lease_epoch = Epoch(decoder.u64("lease epoch")?);
+            let name_space_generation = Epoch(decoder.u64("name-space generation")?);
             let sessions = PartitionSessions::import(&mut decoder)?;
             let holds = OpenReferences::import(&mut decoder)?;
             decoder.finish("state")?;
-            Ok((version, lease_epoch, sessions, holds))
+            Ok((version, name_space_generation, sessions, holds))
         })();
-        let (version, lease_epoch, sessions, holds) = imported
+        let (version, name_space_generation, sessions, holds) = imported
             .map_err(|error: WireError| Error::new(ErrorKind::Corrupt, error.to_string()))?;
-        (self.version, self.lease_epoch) = (version, lease_epoch);
+        (self.version, self.name_space_generation) = (version, name_space_generation);
         let before = std::mem::replace(&mut self.sessions, sessions);
         self.sessions.inherit(before);
         self.holds = holds;
         self.leases = crate::RecordLeases::default();
-        self.store.require_lease(lease_epoch);
+        self.store.require_lease(name_space_generation);
         Ok(())
     }
 }

@@ -17,7 +17,7 @@ use samite_types::ClientId;
 use samite_wire::op::{Operation, TouchedRecords};
 use smallvec::SmallVec;
 
-use crate::limits::{LEASE_HOLDERS_MAX, LEASE_TERM_MAX, LEASES_MAX};
+use crate::limits::{DELEGATION_TERM_MAX, LEASE_HOLDERS_MAX, LEASES_MAX};
 
 /// A record that another client changed less than this ago gets no delegation.
 const QUIET: Duration = Duration::from_millis(10);
@@ -84,14 +84,14 @@ impl RecordLeases {
         if self.waiting_wide || self.waiting.contains(&hash) || self.is_busy(client, hash, now) {
             return Duration::ZERO;
         }
-        self.lend((client, key), term, now, false)
+        self.grant_term((client, key), term, now, false)
     }
 
     /// The same for a client that counts on the delegation already: it alone may ask for that, no
     /// request waits, and the table had room. Nothing is refused.
     pub fn grant_promised(&mut self, client: ClientId, key: &[u8], term: Duration, now: Duration) {
         self.noting = self.noting.max(now + NOTING);
-        self.lend((client, key), term, now, true);
+        self.grant_term((client, key), term, now, true);
     }
 
     /// Whether there is no room for more delegations.
@@ -100,7 +100,7 @@ impl RecordLeases {
         self.count >= LEASES_MAX
     }
 
-    fn lend(
+    fn grant_term(
         &mut self,
         (client, key): (ClientId, &[u8]),
         term: Duration,
@@ -110,7 +110,7 @@ impl RecordLeases {
         if self.is_full() && self.soonest.max(self.sweep_from) <= now {
             self.sweep(now);
         }
-        let term = term.min(LEASE_TERM_MAX);
+        let term = term.min(DELEGATION_TERM_MAX);
         let until = now + term;
         let is_full = !is_promised && self.is_full();
         match self.holders.get_mut(key) {
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_changed_lately_or_wait_for_is_not_leased() {
+    fn records_changed_lately_or_waited_for_are_not_delegated() {
         let mut leases = RecordLeases::default();
         assert_eq!(leases.grant(A, b"k", TERM, ms(1)), TERM);
         leases.changed(B, &put(b"k"), ms(5));
@@ -346,13 +346,13 @@ mod tests {
             leases.grant_promised(ClientId(client), b"k", TERM, ms(2));
         }
         assert_eq!(against(&mut leases, A, &put(b"k"), 3), Some(ms(4)));
-        leases.grant_promised(A, b"k", 2 * LEASE_TERM_MAX, ms(5));
-        assert_eq!(against(&mut leases, B, &put(b"k"), 6), Some(ms(5) + LEASE_TERM_MAX));
+        leases.grant_promised(A, b"k", 2 * DELEGATION_TERM_MAX, ms(5));
+        assert_eq!(against(&mut leases, B, &put(b"k"), 6), Some(ms(5) + DELEGATION_TERM_MAX));
         assert!(!leases.is_full(), "the others have ended");
     }
 
     #[test]
-    fn a_released_lease_stands_in_nobodys_way_but_an_extended_one_does() {
+    fn a_released_delegation_is_in_nobodys_way_but_an_extended_one_is() {
         let mut leases = RecordLeases::default();
         leases.grant(A, b"k", TERM, ms(1));
         leases.grant(A, b"k", TERM, ms(2));
@@ -386,7 +386,7 @@ mod tests {
             leases.grant(ClientId(client), b"more", TERM, ms(3));
         }
         assert_eq!(leases.holders[b"more".as_slice()].len(), LEASE_HOLDERS_MAX);
-        assert_eq!(leases.grant(A, b"x", 2 * LEASE_TERM_MAX, ms(3)), LEASE_TERM_MAX);
+        assert_eq!(leases.grant(A, b"x", 2 * DELEGATION_TERM_MAX, ms(3)), DELEGATION_TERM_MAX);
         assert_eq!(against(&mut leases, A, &put(b"x"), 1 << 20), None);
         assert_eq!(leases.count, 0);
     }

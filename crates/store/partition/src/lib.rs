@@ -72,7 +72,7 @@ use sessions::{AppliedOperation, Decided, KnownOperation, PartitionSessions, Rem
 pub struct Partition {
     store: Box<dyn RecordStore>,
     version: Version,
-    lease_epoch: Epoch,
+    name_space_generation: Epoch,
     sessions: PartitionSessions,
     leases: RecordLeases,
     holds: OpenReferences,
@@ -101,7 +101,7 @@ impl Partition {
         Self {
             store,
             version: Version(0),
-            lease_epoch: Epoch(0),
+            name_space_generation: Epoch(0),
             sessions: PartitionSessions::default(),
             leases: RecordLeases::default(),
             holds: OpenReferences::default(),
@@ -133,8 +133,8 @@ impl Partition {
 
     /// Least name-space generation that a client may rely on.
     #[must_use]
-    pub const fn lease_epoch(&self) -> Epoch {
-        self.lease_epoch
+    pub const fn name_space_generation(&self) -> Epoch {
+        self.name_space_generation
     }
 
     /// The delegations on its records.
@@ -211,9 +211,9 @@ impl Partition {
         operation: &Operation<'_>,
         now: Duration,
     ) -> Result<(), ErrorKind> {
-        let context = RequestContext::posted(now);
+        let context = RequestContext::of_submission(now);
         let funds = std::mem::replace(&mut self.funds, ChangeFunds::Promised);
-        let mut done = self.try_posted(client, operation, &context);
+        let mut done = self.try_submitted(client, operation, &context);
         if done.is_err_and(|kind| kind != ErrorKind::Conflict) && operation.actions.len() > 1 {
             done = self.try_one_by_one(client, operation, &context);
         }
@@ -241,15 +241,15 @@ impl Partition {
             alone.seq = operation.seq;
             if index == 0 {
                 alone.guards.clone_from(&operation.guards);
-                self.try_posted(client, &alone, context)?;
+                self.try_submitted(client, &alone, context)?;
             } else {
-                done = done.and(self.try_posted(client, &alone, context));
+                done = done.and(self.try_submitted(client, &alone, context));
             }
         }
         done
     }
 
-    fn try_posted(
+    fn try_submitted(
         &mut self,
         client: ClientId,
         operation: &Operation<'_>,
@@ -407,7 +407,7 @@ impl Partition {
         context: &RequestContext,
         operation: &Operation<'_>,
     ) -> Result<(), AppliedFailure> {
-        if context.lease_epoch < self.lease_epoch && !only_releases(operation) {
+        if context.name_space_generation < self.name_space_generation && !only_releases(operation) {
             return Err(AppliedFailure::new(ErrorKind::StaleLease, 0));
         }
         guard::check_guards(&*self.store, operation, context.body_len_max)
@@ -484,10 +484,10 @@ impl Partition {
         Ok(outputs)
     }
 
-    /// `borrows`: the client is granted the delegations that it asks for.
+    /// `takes_delegation`: the client is granted the delegations that it asks for.
     fn run(
         &mut self,
-        (client, borrows): (ClientId, bool),
+        (client, takes_delegation): (ClientId, bool),
         context: &RequestContext,
     ) -> ActionRun<'_> {
         let leases = &mut self.leases;
@@ -495,13 +495,13 @@ impl Partition {
             store: &mut *self.store,
             holds: &mut self.holds,
             client,
-            lease_epoch: &mut self.lease_epoch,
+            name_space_generation: &mut self.name_space_generation,
             version: self.version,
             body_left: context.body_len_max,
             shows: false,
             touched: self.touched.as_mut(),
-            lends_memory: context.lends_memory,
-            lender: borrows.then_some(DelegationGrantor {
+            reads_in_place: context.reads_in_place,
+            grantor: takes_delegation.then_some(DelegationGrantor {
                 leases,
                 client,
                 term_max: context.lease_term_max,

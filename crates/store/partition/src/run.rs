@@ -7,7 +7,7 @@ use samite_backend::{RecordChange, RecordMeta, RecordStore, ValuePiece, ValueVie
 use samite_types::{ClientId, Epoch, ErrorKind, Version};
 use samite_wire::lookup::HEAD_LEN;
 use samite_wire::op::{
-    Action, DETACHED_KEPT, DETACHED_NONE, DETACHED_REMOVED, ReplyEncoder, TouchedRecords,
+    Action, ReplyEncoder, TouchedRecords, UNLINKED_KEPT, UNLINKED_NONE, UNLINKED_REMOVED,
 };
 use smallvec::SmallVec;
 
@@ -24,7 +24,7 @@ type Result<T> = std::result::Result<T, ErrorKind>;
 /// The state that actions work on.
 pub(crate) struct ActionRun<'a> {
     pub(crate) store: &'a mut dyn RecordStore,
-    pub(crate) lease_epoch: &'a mut Epoch,
+    pub(crate) name_space_generation: &'a mut Epoch,
     pub(crate) holds: &'a mut OpenReferences,
     /// The client that asks.
     pub(crate) client: ClientId,
@@ -37,9 +37,9 @@ pub(crate) struct ActionRun<'a> {
     /// Takes the keys of records that are changed.
     pub(crate) touched: Option<&'a mut Vec<Box<[u8]>>>,
     /// The client copies large values from the arena.
-    pub(crate) lends_memory: bool,
+    pub(crate) reads_in_place: bool,
     /// Grants delegations; `None`: they are refused.
-    pub(crate) lender: Option<DelegationGrantor<'a>>,
+    pub(crate) grantor: Option<DelegationGrantor<'a>>,
 }
 
 /// The needs of a grant of a delegation.
@@ -101,12 +101,14 @@ impl ActionRun<'_> {
                 self.advance(key, (*offset, *count), (*to, *slack), step.numbers.as_ref())?,
             ),
             Action::RaiseLease { epoch } => {
-                let before = *self.lease_epoch;
-                *self.lease_epoch = before.max(*epoch);
+                let before = *self.name_space_generation;
+                *self.name_space_generation = before.max(*epoch);
                 self.store.require_lease(*epoch);
                 return Ok(ActionOutput::Number(before.get()));
             }
-            Action::Detach { key, to } => return self.detach(key, to).map(ActionOutput::Number),
+            Action::Detach { key, to } => {
+                return self.unlink_to_orphan(key, to).map(ActionOutput::Number);
+            }
             Action::SetHolders { key, holders } => {
                 return Ok(ActionOutput::Number(self.holds.set(key, holders)));
             }
@@ -142,8 +144,8 @@ impl ActionRun<'_> {
             Action::Get { key, offset, len } => {
                 let mut pieces = SmallVec::new();
                 let mut out = |piece| pieces.push(piece);
-                let found = match self.lends_memory {
-                    true => self.store.read_lent(key, *offset, *len, &mut out)?,
+                let found = match self.reads_in_place {
+                    true => self.store.read_in_place(key, *offset, *len, &mut out)?,
                     false => self.store.read(key, *offset, *len, &mut out)?,
                 };
                 let meta = found.ok_or(ErrorKind::NotFound)?;
@@ -156,13 +158,13 @@ impl ActionRun<'_> {
             Action::Extents { prefix, after, limit } => self.extents(prefix, after, *limit),
             Action::Lease { key, term_us } => {
                 let term = Duration::from_micros(u64::from(*term_us));
-                let granted = self.lender.as_mut().map_or(Duration::ZERO, |lender| {
-                    let term = term.min(lender.term_max);
-                    if lender.is_promised {
-                        lender.leases.grant_promised(lender.client, key, term, lender.now);
+                let granted = self.grantor.as_mut().map_or(Duration::ZERO, |grantor| {
+                    let term = term.min(grantor.term_max);
+                    if grantor.is_promised {
+                        grantor.leases.grant_promised(grantor.client, key, term, grantor.now);
                         return term;
                     }
-                    lender.leases.grant(lender.client, key, term, lender.now)
+                    grantor.leases.grant(grantor.client, key, term, grantor.now)
                 });
                 // No longer than the length that was asked for, which fits.
                 Ok(ActionOutput::Number(granted.as_micros() as u64))
@@ -194,11 +196,11 @@ impl ActionRun<'_> {
         ActionOutput::Number(self.holds.open_reference(self.client, key, token))
     }
 
-    fn detach(&mut self, key: &[u8], to: &[u8]) -> Result<u64> {
+    fn unlink_to_orphan(&mut self, key: &[u8], to: &[u8]) -> Result<u64> {
         if !self.holds.is_referenced(key) {
             self.holds.forget(key);
             let existed = self.store.delete(key)?;
-            return Ok(if existed { DETACHED_REMOVED } else { DETACHED_NONE });
+            return Ok(if existed { UNLINKED_REMOVED } else { UNLINKED_NONE });
         }
         let is_there = match key == to {
             true => self.store.meta(key)?.is_some(),
@@ -206,10 +208,10 @@ impl ActionRun<'_> {
         };
         if !is_there {
             self.holds.forget(key);
-            return Ok(DETACHED_NONE);
+            return Ok(UNLINKED_NONE);
         }
-        self.holds.detached(key, to);
-        Ok(DETACHED_KEPT)
+        self.holds.became_orphan(key, to);
+        Ok(UNLINKED_KEPT)
     }
 
     fn list(

@@ -8,7 +8,7 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use samite_partition::RecordLeases;
-use samite_partition::limits::LEASE_TERM_MAX;
+use samite_partition::limits::DELEGATION_TERM_MAX;
 use samite_types::{ClientId, PartitionId};
 use samite_wire::op::{Action, Operation, ValueData};
 
@@ -92,7 +92,7 @@ impl World {
             self.waiting.push((client, keys, since));
             return true;
         }
-        assert!(self.now - since <= LEASE_TERM_MAX, "waited since {since:?}");
+        assert!(self.now - since <= DELEGATION_TERM_MAX, "waited since {since:?}");
         self.leases.changed(ClientId(client), &op, self.now);
         self.done += 1;
         false
@@ -120,7 +120,7 @@ impl World {
                 let key = KEYS[*key];
                 let asked = Duration::from_millis(*term);
                 let given = self.leases.grant(ClientId(*client), key, asked, self.now);
-                assert!(given <= asked.min(LEASE_TERM_MAX));
+                assert!(given <= asked.min(DELEGATION_TERM_MAX));
                 if given > Duration::ZERO {
                     let mut awaited = self.waiting.iter().flat_map(|(_, keys, _)| keys);
                     assert!(
@@ -148,7 +148,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
-    fn nothing_changes_under_a_lease_and_everybody_has_his_turn(steps in vec(step(), 1..120)) {
+    fn nothing_changes_under_a_delegation_and_no_client_starves(steps in vec(step(), 1..120)) {
         let mut world = World { now: Duration::from_secs(1), ..World::default() };
         for step in &steps {
             world.step(step);

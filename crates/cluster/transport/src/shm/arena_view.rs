@@ -9,7 +9,7 @@ use samite_wire::arena::{ArenaLayout, HEADER_LEN};
 use samite_wire::limits::BLOCK_LEN;
 use samite_wire::lookup::{
     ALIVE_MASK, ALIVE_OFFSET, BUCKET_LEN, BUCKET_WORDS, GENERATION_OFFSET, HEAD_LEN as SHOWN_LEN,
-    LEASE_OFFSET, LookupHead, LookupSlot, RecordId, SEQUENCE_OFFSET, SLOT_LEN, VALID_ALWAYS,
+    LookupHead, LookupSlot, NAME_SPACE_OFFSET, RecordId, SEQUENCE_OFFSET, SLOT_LEN, VALID_ALWAYS,
     VALID_OFFSET, indexed_slot, may_know,
 };
 use samite_wire::op::BlockRef;
@@ -97,8 +97,8 @@ impl ArenaView {
         lease: Epoch,
         dest: &mut [u8; SHOWN_LEN],
     ) -> Option<LookupHead> {
-        let board = self.layout.lookup_offset() as usize;
-        let generation = self.mapping.word(board + GENERATION_OFFSET).load(Ordering::Acquire);
+        let table = self.layout.lookup_offset() as usize;
+        let generation = self.mapping.word(table + GENERATION_OFFSET).load(Ordering::Acquire);
         let (hash, part) = (id.hash(), self.part_of(id.partition));
         // Before the slot: an entry that was submitted before this call began, and carried out
         // since, is seen there.
@@ -156,10 +156,10 @@ impl ArenaView {
     /// name-space generation. A generation that was raised, or a node that was stopped, before the
     /// call that asks began is seen.
     fn speaks_for(&self, lease: Epoch) -> bool {
-        let board = self.layout.lookup_offset() as usize;
-        let required = self.mapping.long_word(board + LEASE_OFFSET).load(Ordering::Acquire);
-        let alive = self.mapping.word(board + ALIVE_OFFSET).load(Ordering::Acquire);
-        lease.get() >= required && alive & ALIVE_MASK != 0 && self.is_board_valid()
+        let table = self.layout.lookup_offset() as usize;
+        let required = self.mapping.long_word(table + NAME_SPACE_OFFSET).load(Ordering::Acquire);
+        let alive = self.mapping.word(table + ALIVE_OFFSET).load(Ordering::Acquire);
+        lease.get() >= required && alive & ALIVE_MASK != 0 && self.is_table_valid()
     }
 
     /// The part of the look-up table, and of the submission queues, for the records of a partition.
@@ -183,7 +183,7 @@ impl ArenaView {
     }
 
     /// Whether the node speaks for its records now, at a time after this call has begun.
-    fn is_board_valid(&self) -> bool {
+    fn is_table_valid(&self) -> bool {
         let offset = self.layout.lookup_offset() as usize + VALID_OFFSET;
         let until = self.mapping.long_word(offset).load(Ordering::Acquire);
         until == VALID_ALWAYS || SystemClock.monotonic() < Duration::from_nanos(until)
@@ -308,10 +308,10 @@ pub(super) mod tests {
             let raw = slot.as_bytes();
             std::ptr::copy_nonoverlapping(raw.as_ptr(), node.at(at, SLOT_LEN), SLOT_LEN);
         }
-        let board = layout.lookup_offset() as usize;
-        node.word(board + ALIVE_OFFSET).store(1, Ordering::SeqCst);
+        let table = layout.lookup_offset() as usize;
+        node.word(table + ALIVE_OFFSET).store(1, Ordering::SeqCst);
         let shown = |until: u64| {
-            node.long_word(board + VALID_OFFSET).store(until, Ordering::SeqCst);
+            node.long_word(table + VALID_OFFSET).store(until, Ordering::SeqCst);
             view.head(&id, Epoch(0), &mut [0; SHOWN_LEN]).map(|head| head.version)
         };
         let now = SystemClock.monotonic().as_nanos() as u64;

@@ -30,7 +30,7 @@ impl MirroredPartition {
     pub(super) fn lead(&mut self, view: &GroupView, ends: &[(TargetId, Position)], now: Duration) {
         let is_new = !self.is_primary();
         if is_new {
-            self.reign += 1;
+            self.reign_number += 1;
             self.sink = None;
             self.is_fit = true;
             self.partition.set_follows(false);
@@ -38,7 +38,7 @@ impl MirroredPartition {
             if self.log.last() != Some(self.at.position) {
                 self.log.clear();
             }
-            let quiet_until = self.lends.then(|| now + self.times.record_lease_max);
+            let quiet_until = self.grants_delegations.then(|| now + self.times.record_lease_max);
             let primary = PrimaryState { quiet_until, questions: 1, ..PrimaryState::default() };
             self.role = MemberRole::Primary(Box::new(primary));
             self.give_up_reads();
@@ -132,7 +132,7 @@ impl MirroredPartition {
     pub fn commit_position(&self) -> Option<CommitPosition> {
         match &self.role {
             MemberRole::Primary(primary) if primary.committed < self.at.position => {
-                Some(CommitPosition { reign: self.reign, position: self.at.position })
+                Some(CommitPosition { reign_number: self.reign_number, position: self.at.position })
             }
             _ => None,
         }
@@ -180,7 +180,7 @@ impl MirroredPartition {
         self.partition.set_shows(is_settled);
         let lease_term_max = context.lease_term_max.min(self.times.record_lease_max);
         let context = RequestContext { lease_term_max, ..*context };
-        let marks = self.partition.stamps();
+        let stamps = self.partition.stamps();
         let funds = self.funds(at.now);
         self.partition.set_funds(funds);
         let mut copies = GrantCopies::new(grants, operation);
@@ -191,16 +191,16 @@ impl MirroredPartition {
         let taken = copies.taken;
         let outcome = self.unless_damaged(outcome, at.now);
         let after = self.partition.stamps();
-        if after != marks {
-            if after.version != marks.version {
+        if after != stamps {
+            if after.version != stamps.version {
                 self.write_change(client, &context, operation, &outcome, taken, at.now);
-            } else if after.refusals != marks.refusals {
+            } else if after.refusals != stamps.refusals {
                 self.write_refusal(client, &context, operation, &outcome, at.now);
             } else {
                 self.write_references(client, operation, &outcome, at.now);
             }
         }
-        self.write_lending(operation, &outcome, at.now);
+        self.note_delegations(operation, &outcome, at.now);
         (outcome, if self.rules.replies_early { None } else { self.commit_position() })
     }
 
@@ -247,7 +247,7 @@ impl MirroredPartition {
             client,
             answered_below: context.answered_below,
             is_retry: context.is_retry,
-            lease_epoch: context.lease_epoch,
+            name_space_generation: context.name_space_generation,
             operation: operation.clone(),
         };
         self.record(event, digest::of_outcome(operation, outputs), payload, now);
@@ -478,7 +478,7 @@ impl MirroredPartition {
             if drops {
                 peer.let_go(now);
             }
-            self.effects.news(MirrorEffect::Missed { target, kind });
+            self.effects.report(MirrorEffect::Missed { target, kind });
         }
         self.advance();
     }
@@ -536,8 +536,8 @@ impl MirroredPartition {
             return;
         }
         primary.quiet_until = None;
-        if !primary.lends && !self.log.is_full() {
-            self.lends = false;
+        if !primary.grants_delegations && !self.log.is_full() {
+            self.grants_delegations = false;
             self.record(EntryEvent::Lending { on: false }, 0, Vec::new(), now);
         }
     }

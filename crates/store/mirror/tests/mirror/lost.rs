@@ -50,11 +50,11 @@ impl Scene {
         let context = RequestContext {
             answered_below: Seq(1),
             is_retry,
-            lease_epoch: Epoch(u64::MAX),
+            name_space_generation: Epoch(u64::MAX),
             body_len_max: 1 << 16,
             now: Duration::ZERO,
             lease_term_max: Duration::ZERO,
-            lends_memory: false,
+            reads_in_place: false,
             promises_leases: false,
         };
         let at = ApplyTime { now: Duration::from_secs(1), lease_until: Duration::from_secs(60) };

@@ -128,7 +128,7 @@ pub struct Reference {
     pub lease: u64,
     /// Open references in the order in which they came: token, client, key.
     pub holds: Vec<(u64, u64, Vec<u8>)>,
-    pub detached: BTreeSet<Vec<u8>>,
+    pub orphans: BTreeSet<Vec<u8>>,
     client: u64,
     is_changing: bool,
     done: BTreeMap<(ClientId, u64), Vec<Out>>,
@@ -427,7 +427,7 @@ impl Reference {
                 let list = holders(&self.holders(key));
                 Out::Value(0, list.len() as u32, list)
             }
-            Act::Detach { key, to } => self.detach(key, to, doubt)?,
+            Act::Detach { key, to } => self.unlink_to_orphan(key, to, doubt)?,
             Act::SetHolders { key, holders } => {
                 doubt.ask(key)?;
                 self.records.get(key).ok_or(ErrorKind::NotFound)?;
@@ -448,7 +448,12 @@ impl Reference {
         })
     }
 
-    fn detach(&mut self, key: &[u8], to: &[u8], doubt: &mut Doubt) -> Result<Out, ErrorKind> {
+    fn unlink_to_orphan(
+        &mut self,
+        key: &[u8],
+        to: &[u8],
+        doubt: &mut Doubt,
+    ) -> Result<Out, ErrorKind> {
         if to.len() > key.len() {
             return Err(ErrorKind::Invalid);
         }
@@ -466,7 +471,7 @@ impl Reference {
             }
             self.move_holds(key, to);
         }
-        self.detached.insert(to.to_vec());
+        self.orphans.insert(to.to_vec());
         Ok(Out::Number(2))
     }
 
@@ -482,14 +487,14 @@ impl Reference {
 
     fn forget(&mut self, key: &[u8]) {
         self.holds.retain(|(.., held)| held != key);
-        self.detached.remove(key);
+        self.orphans.remove(key);
     }
 
     fn move_holds(&mut self, from: &[u8], to: &[u8]) {
         if from == to {
             return;
         }
-        self.detached.remove(from);
+        self.orphans.remove(from);
         // They come behind those that are there.
         let moved: Vec<_> = self.holds.extract_if(.., |(.., held)| held == from).collect();
         self.holds.extend(moved.into_iter().map(|(token, client, _)| (token, client, to.to_vec())));
@@ -499,8 +504,8 @@ impl Reference {
         self.holds.retain(|(_, owner, _)| *owner != client);
     }
 
-    pub fn abandoned(&self) -> u64 {
-        self.detached.iter().filter(|key| self.holders(key).is_empty()).count() as u64
+    pub fn leaked_orphans(&self) -> u64 {
+        self.orphans.iter().filter(|key| self.holders(key).is_empty()).count() as u64
     }
 
     fn written(&self, key: &[u8], offset: u32, created: bool) -> Out {

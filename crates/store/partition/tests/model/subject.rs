@@ -143,11 +143,11 @@ impl Subject {
         let context = RequestContext {
             now: std::time::Duration::ZERO,
             lease_term_max: std::time::Duration::ZERO,
-            lends_memory: false,
+            reads_in_place: false,
             promises_leases: false,
             answered_below: Seq(answered_below),
             is_retry,
-            lease_epoch: Epoch(lease),
+            name_space_generation: Epoch(lease),
             body_len_max: 1 << 20,
         };
         let granted = self.granted.blocks.len();
