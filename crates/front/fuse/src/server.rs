@@ -129,7 +129,9 @@ impl Filesystem for FuseServer {
         let answer = self.ops.run(|ops| ops.attr(ino.0, fh.map(u64::from)));
         let ops = Arc::clone(&self.ops);
         turn.answer(move || match answer {
-            Ok((attr, promise)) => ops.caching.answer([promise], |[ttl]| reply.attr(&ttl, &attr)),
+            Ok((attr, delegation)) => {
+                ops.caching.answer([delegation], |[ttl]| reply.attr(&ttl, &attr))
+            }
             Err(errno) => reply.error(errno),
         });
     }

@@ -66,13 +66,13 @@ pub struct ReaderPool {
     /// An answer that leaves when the next request has been served, or when the sentinel looks.
     held: DelayedAnswer,
     rest: Mutex<StandbyPeriod>,
-    bell: Condvar,
+    wake_up: Condvar,
 }
 
 #[derive(Debug)]
 struct PollGuard {
     spin: SpinTime,
-    nearness: AffinityFollower,
+    affinity: AffinityFollower,
 }
 
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl ReaderPool {
             device: OnceLock::new(),
             looking: Mutex::new(PollGuard {
                 spin: SpinTime::new(LOOK_MAX),
-                nearness: AffinityFollower::new(),
+                affinity: AffinityFollower::new(),
             }),
             sleeps: AtomicBool::new(false),
             waiting: AtomicUsize::new(workers),
@@ -122,7 +122,7 @@ impl ReaderPool {
             enough: if cores < 4 { 1 } else { cores / 2 },
             held: DelayedAnswer::new(),
             rest: Mutex::new(StandbyPeriod { is_guarded: false, resting: 0, called: 0 }),
-            bell: Condvar::new(),
+            wake_up: Condvar::new(),
         }
     }
 
@@ -159,7 +159,7 @@ impl ReaderPool {
             if rest.resting > rest.called {
                 rest.called += 1;
                 self.waiting.fetch_add(1, Ordering::SeqCst);
-                self.bell.notify_one();
+                self.wake_up.notify_one();
             }
         }
     }
@@ -170,8 +170,8 @@ impl ReaderPool {
         let (Some(device), Ok(mut looking)) = (self.device.get(), self.looking.try_lock()) else {
             return false;
         };
-        let PollGuard { spin, nearness } = &mut *looking;
-        nearness.answered(who);
+        let PollGuard { spin, affinity } = &mut *looking;
+        affinity.answered(who);
         let began = Instant::now();
         while !has_request(device) {
             if !spin.pass(PollCost::Kernel, false) || spin.is_shared() {
@@ -182,7 +182,7 @@ impl ReaderPool {
         }
         spin.found();
         let now = Instant::now();
-        nearness.asked_again(now - began, now);
+        affinity.asked_again(now - began, now);
         true
     }
 
@@ -208,16 +208,17 @@ impl ReaderPool {
             return;
         }
         rest.resting += 1;
-        let mut nap = StandbyWait::default();
+        let mut standby = StandbyWait::default();
         let mut seen = self.begun.load(Ordering::Relaxed);
         loop {
             // Beside one that may have lost its core, another one waits already.
             let needs_guard = self.waiting.load(Ordering::SeqCst) < 2;
-            nap.is_guard |= needs_guard && !std::mem::replace(&mut rest.is_guarded, true);
-            let waited = self.bell.wait_timeout_while(rest, nap.tick(), |rest| rest.called == 0);
+            standby.is_guard |= needs_guard && !std::mem::replace(&mut rest.is_guarded, true);
+            let waited =
+                self.wake_up.wait_timeout_while(rest, standby.tick(), |rest| rest.called == 0);
             rest = waited.unwrap_or_else(PoisonError::into_inner).0;
             let mut finds_nobody = false;
-            if nap.is_guard && rest.called == 0 {
+            if standby.is_guard && rest.called == 0 {
                 drop(rest);
                 self.held.send();
                 finds_nobody = self.finds_nobody();
@@ -230,13 +231,13 @@ impl ReaderPool {
             let begun = self.begun.load(Ordering::Relaxed);
             let goes_on = std::mem::replace(&mut seen, begun) != begun;
             let has_cores = self.workers - rest.resting < self.enough;
-            if nap.is_over(goes_on, has_cores, finds_nobody) {
+            if standby.is_over(goes_on, has_cores, finds_nobody) {
                 self.waiting.fetch_add(1, Ordering::SeqCst);
                 break;
             }
         }
         rest.resting -= 1;
-        rest.is_guarded &= !nap.is_guard;
+        rest.is_guarded &= !standby.is_guard;
         drop(rest);
         self.held.send();
     }
@@ -413,8 +414,8 @@ mod tests {
         assert!(guard().is_over(true, false, true));
         // There is nothing to serve.
         assert!(!guard().is_over(false, true, false));
-        let mut nap = guard();
-        let ticks = (1..).find(|_| nap.is_over(false, false, false));
+        let mut standby = guard();
+        let ticks = (1..).find(|_| standby.is_over(false, false, false));
         assert_eq!(ticks.map(|ticks| ticks * GUARD), Some(QUIET));
     }
 
