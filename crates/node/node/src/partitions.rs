@@ -304,7 +304,7 @@ impl OpenPartitions {
             apply_context.name_space_generation.max(opened.name_space_generation());
         let now = apply_context.context.now;
         if now > Duration::ZERO && operation.takes_delegation() {
-            let term = LeaseTerm::of(member.partition_mut().leases());
+            let term = LeaseTerm::of(member.partition_mut().delegations());
             self.delegation_holders.note(apply_context.client, term, now);
         }
         if open.is_grouped {
@@ -456,13 +456,13 @@ impl OpenPartitions {
             return Some(until);
         }
         let partition = member.partition_mut();
-        partition.leases().against(client, operation, now, &mut |_, _| {})?;
+        partition.delegations().against(client, operation, now, &mut |_, _| {})?;
         // An operation that will fail changes nothing. Beside others it may be they that make its
         // guards true.
         if is_alone && !partition.would_run(operation) {
             return None;
         }
-        partition.leases().against(client, operation, now, visit)
+        partition.delegations().against(client, operation, now, visit)
     }
 
     /// `client` gives back the delegation that ends at `until`.
@@ -474,20 +474,20 @@ impl OpenPartitions {
         until: Duration,
     ) {
         if let Some(replica) = self.replica(id) {
-            replica.member.partition_mut().leases().release(client, key, until);
+            replica.member.partition_mut().delegations().release(client, key, until);
         }
     }
 
     /// Whether a request waits to change a record that `operation` changes.
     pub(crate) fn is_awaited(&mut self, slot: DatasetIndex, operation: &Operation<'_>) -> bool {
         let member = self.opened(slot, operation.partition);
-        member.is_some_and(|member| member.partition_mut().leases().is_awaited(operation))
+        member.is_some_and(|member| member.partition_mut().delegations().is_awaited(operation))
     }
 
     /// Somebody waits to carry out `operation`.
     pub(crate) fn wait_for(&mut self, slot: DatasetIndex, operation: &Operation<'_>) {
         if let Some(member) = self.opened(slot, operation.partition) {
-            member.partition_mut().leases().wait_for(operation);
+            member.partition_mut().delegations().wait_for(operation);
         }
     }
 
@@ -495,7 +495,7 @@ impl OpenPartitions {
     pub(crate) fn clear_waits(&mut self) {
         for replica in self.datasets.iter_mut().flat_map(|open| open.replicas.iter_mut().flatten())
         {
-            replica.member.partition_mut().leases().clear_waits();
+            replica.member.partition_mut().delegations().clear_waits();
         }
     }
 

@@ -43,9 +43,9 @@ impl Bench {
         }
         let context = RequestContext {
             now: std::time::Duration::ZERO,
-            lease_term_max: std::time::Duration::ZERO,
+            delegation_term_max: std::time::Duration::ZERO,
             reads_in_place: false,
-            promises_leases: false,
+            grants_all_delegations: false,
             answered_below: Seq((self.seq + 1).saturating_sub(self.window)),
             is_retry: false,
             name_space_generation: Epoch(u64::MAX),

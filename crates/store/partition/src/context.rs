@@ -22,12 +22,12 @@ pub struct RequestContext {
     /// this operation nor one before it has to do with them.
     pub now: Duration,
     /// Longest term of a delegation that this client may have.
-    pub lease_term_max: Duration,
+    pub delegation_term_max: Duration,
     /// The client copies large values from the arena by itself: values that were found undamaged
     /// lately are not looked at again.
     pub reads_in_place: bool,
     /// The client counts on the delegations that it asks for: none is refused.
-    pub promises_leases: bool,
+    pub grants_all_delegations: bool,
 }
 
 impl RequestContext {
@@ -40,9 +40,9 @@ impl RequestContext {
             name_space_generation: Epoch(u64::MAX),
             body_len_max: 0,
             now,
-            lease_term_max: Duration::MAX,
+            delegation_term_max: Duration::MAX,
             reads_in_place: false,
-            promises_leases: true,
+            grants_all_delegations: true,
         }
     }
 }

@@ -23,7 +23,7 @@ pub type ValuePieces = SmallVec<[ValuePiece; 1]>;
 impl Partition {
     /// Clients with open references here.
     pub fn holders(&self) -> impl Iterator<Item = ClientId> {
-        self.holds.clients()
+        self.open_references.clients()
     }
 
     /// Whether the keys of changed records are to be kept for [`Partition::take_touched`].
@@ -120,7 +120,7 @@ impl Partition {
         put_u64(out, self.version.get());
         put_u64(out, self.name_space_generation.get());
         self.sessions.export(out);
-        self.holds.export(out);
+        self.open_references.export(out);
     }
 
     /// Takes over the output of [`Partition::export_state`], beside the records as they are.
@@ -134,17 +134,17 @@ impl Partition {
             let version = Version(decoder.u64("version")?);
             let name_space_generation = Epoch(decoder.u64("name-space generation")?);
             let sessions = PartitionSessions::import(&mut decoder)?;
-            let holds = OpenReferences::import(&mut decoder)?;
+            let open_references = OpenReferences::import(&mut decoder)?;
             decoder.finish("state")?;
-            Ok((version, name_space_generation, sessions, holds))
+            Ok((version, name_space_generation, sessions, open_references))
         })();
-        let (version, name_space_generation, sessions, holds) = imported
+        let (version, name_space_generation, sessions, open_references) = imported
             .map_err(|error: WireError| Error::new(ErrorKind::Corrupt, error.to_string()))?;
         (self.version, self.name_space_generation) = (version, name_space_generation);
         let before = std::mem::replace(&mut self.sessions, sessions);
         self.sessions.inherit(before);
-        self.holds = holds;
-        self.leases = crate::RecordLeases::default();
+        self.open_references = open_references;
+        self.delegations = crate::RecordLeases::default();
         self.store.require_lease(name_space_generation);
         Ok(())
     }

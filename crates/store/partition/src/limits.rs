@@ -27,8 +27,8 @@ pub const REMOVAL_LEN_MAX: usize = 512;
 /// Most delegations that a partition keeps, of about 100 bytes each; further ones are refused. A
 /// large directory is listed partition by partition, and a client that looks at the listed entries
 /// asks for delegations on tens of thousands of entries of each within one term.
-pub const LEASES_MAX: usize = 1 << 15;
+pub const DELEGATIONS_MAX: usize = 1 << 15;
 /// Most clients that have a delegation on one record at the same time.
-pub const LEASE_HOLDERS_MAX: usize = 64;
+pub const DELEGATION_HOLDERS_MAX: usize = 64;
 /// Longest term of a delegation.
 pub const DELEGATION_TERM_MAX: Duration = Duration::from_secs(3);

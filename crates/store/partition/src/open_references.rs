@@ -281,32 +281,39 @@ mod tests {
 
     #[test]
     fn an_orphan_leaks_with_its_last_open_reference() {
-        let mut holds = OpenReferences::default();
-        assert_eq!(holds.open_reference(ONE, b"e", 10), 1);
-        assert_eq!(holds.open_reference(TWO, b"e", 20), 2);
-        holds.became_orphan(b"e", b"o");
-        assert!(!holds.is_referenced(b"e") && holds.is_referenced(b"o"));
-        assert_eq!(holds.locate(10), Some(&b"o"[..]));
-        assert_eq!((holds.release(10), holds.leaked_orphans()), (1, 0));
-        holds.drop_client(TWO);
-        assert_eq!((holds.is_referenced(b"o"), holds.leaked_orphans()), (false, 1));
-        holds.forget(b"o");
-        assert_eq!(holds.leaked_orphans(), 0);
-        assert!(holds.keys.is_empty() && holds.tokens.is_empty() && holds.clients.is_empty());
+        let mut open_references = OpenReferences::default();
+        assert_eq!(open_references.open_reference(ONE, b"e", 10), 1);
+        assert_eq!(open_references.open_reference(TWO, b"e", 20), 2);
+        open_references.became_orphan(b"e", b"o");
+        assert!(!open_references.is_referenced(b"e") && open_references.is_referenced(b"o"));
+        assert_eq!(open_references.locate(10), Some(&b"o"[..]));
+        assert_eq!((open_references.release(10), open_references.leaked_orphans()), (1, 0));
+        open_references.drop_client(TWO);
+        assert_eq!(
+            (open_references.is_referenced(b"o"), open_references.leaked_orphans()),
+            (false, 1)
+        );
+        open_references.forget(b"o");
+        assert_eq!(open_references.leaked_orphans(), 0);
+        assert!(
+            open_references.keys.is_empty()
+                && open_references.tokens.is_empty()
+                && open_references.clients.is_empty()
+        );
     }
 
     #[test]
     fn open_references_of_a_client_are_bounded_and_those_of_others_stay() {
-        let mut holds = OpenReferences::default();
+        let mut open_references = OpenReferences::default();
         for token in 1..=OPEN_REFERENCES_PER_CLIENT_MAX as u64 {
-            assert_eq!(holds.check_room(ONE, 1), Ok(()));
-            holds.open_reference(ONE, &token.to_le_bytes(), token);
+            assert_eq!(open_references.check_room(ONE, 1), Ok(()));
+            open_references.open_reference(ONE, &token.to_le_bytes(), token);
         }
-        assert_eq!(holds.check_room(ONE, 1), Err(ErrorKind::TooManyOpen));
-        assert_eq!(holds.check_room(TWO, 1), Ok(()));
-        holds.open_reference(TWO, b"two", u64::MAX);
-        holds.drop_client(ONE);
-        assert_eq!((holds.tokens.len(), holds.keys.len()), (1, 1));
-        assert_eq!(holds.check_room(ONE, 1), Ok(()));
+        assert_eq!(open_references.check_room(ONE, 1), Err(ErrorKind::TooManyOpen));
+        assert_eq!(open_references.check_room(TWO, 1), Ok(()));
+        open_references.open_reference(TWO, b"two", u64::MAX);
+        open_references.drop_client(ONE);
+        assert_eq!((open_references.tokens.len(), open_references.keys.len()), (1, 1));
+        assert_eq!(open_references.check_room(ONE, 1), Ok(()));
     }
 }

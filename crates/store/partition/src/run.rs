@@ -25,7 +25,7 @@ type Result<T> = std::result::Result<T, ErrorKind>;
 pub(crate) struct ActionRun<'a> {
     pub(crate) store: &'a mut dyn RecordStore,
     pub(crate) name_space_generation: &'a mut Epoch,
-    pub(crate) holds: &'a mut OpenReferences,
+    pub(crate) open_references: &'a mut OpenReferences,
     /// The client that asks.
     pub(crate) client: ClientId,
     /// The version that changed records get.
@@ -44,12 +44,12 @@ pub(crate) struct ActionRun<'a> {
 
 /// The needs of a grant of a delegation.
 pub(crate) struct DelegationGrantor<'a> {
-    pub(crate) leases: &'a mut RecordLeases,
+    pub(crate) delegations: &'a mut RecordLeases,
     pub(crate) client: ClientId,
     pub(crate) term_max: Duration,
     pub(crate) now: Duration,
     /// The client counts on the delegations that it asks for.
-    pub(crate) is_promised: bool,
+    pub(crate) is_certain: bool,
 }
 
 impl ActionRun<'_> {
@@ -75,7 +75,7 @@ impl ActionRun<'_> {
                 (*len, changed.ok_or(ErrorKind::NotFound)?)
             }
             Action::Delete { key } => {
-                self.holds.forget(key);
+                self.open_references.forget(key);
                 return Ok(ActionOutput::Deleted { existed: self.store.delete(key)? });
             }
             Action::DeletePrefix { prefix, limit } => {
@@ -107,13 +107,13 @@ impl ActionRun<'_> {
                 return Ok(ActionOutput::Number(before.get()));
             }
             Action::Detach { key, to } => {
-                return self.unlink_to_orphan(key, to).map(ActionOutput::Number);
+                return self.unlink(key, to).map(ActionOutput::Number);
             }
             Action::SetHolders { key, holders } => {
-                return Ok(ActionOutput::Number(self.holds.set(key, holders)));
+                return Ok(ActionOutput::Number(self.open_references.set(key, holders)));
             }
             Action::MoveHolds { from, to } => {
-                return Ok(ActionOutput::Number(self.holds.move_all(from, to)));
+                return Ok(ActionOutput::Number(self.open_references.move_all(from, to)));
             }
             // Planned: the record is there, and there is room.
             Action::Hold { key, token } => return Ok(self.hold(key, *token)),
@@ -160,11 +160,11 @@ impl ActionRun<'_> {
                 let term = Duration::from_micros(u64::from(*term_us));
                 let granted = self.grantor.as_mut().map_or(Duration::ZERO, |grantor| {
                     let term = term.min(grantor.term_max);
-                    if grantor.is_promised {
-                        grantor.leases.grant_promised(grantor.client, key, term, grantor.now);
+                    if grantor.is_certain {
+                        grantor.delegations.grant_certain(grantor.client, key, term, grantor.now);
                         return term;
                     }
-                    grantor.leases.grant(grantor.client, key, term, grantor.now)
+                    grantor.delegations.grant(grantor.client, key, term, grantor.now)
                 });
                 // No longer than the length that was asked for, which fits.
                 Ok(ActionOutput::Number(granted.as_micros() as u64))
@@ -173,11 +173,13 @@ impl ActionRun<'_> {
                 self.check_reference(key, 1)?;
                 Ok(self.hold(key, *token))
             }
-            Action::Release { token } => Ok(ActionOutput::Number(self.holds.release(*token))),
-            Action::Locate { token } => {
-                self.holds.locate(*token).map(bytes).ok_or(ErrorKind::NotFound)
+            Action::Release { token } => {
+                Ok(ActionOutput::Number(self.open_references.release(*token)))
             }
-            Action::Holders { key } => Ok(bytes(&self.holds.list(key))),
+            Action::Locate { token } => {
+                self.open_references.locate(*token).map(bytes).ok_or(ErrorKind::NotFound)
+            }
+            Action::Holders { key } => Ok(bytes(&self.open_references.list(key))),
             _ => Err(ErrorKind::Internal),
         }
     }
@@ -185,7 +187,7 @@ impl ActionRun<'_> {
     /// Fails unless the record at `key` can get an open reference, as one of `count` of this
     /// operation.
     pub(crate) fn check_reference(&self, key: &[u8], count: usize) -> Result<()> {
-        self.holds.check_room(self.client, count)?;
+        self.open_references.check_room(self.client, count)?;
         match self.store.meta(key)? {
             Some(_) => Ok(()),
             None => Err(ErrorKind::NotFound),
@@ -193,12 +195,12 @@ impl ActionRun<'_> {
     }
 
     fn hold(&mut self, key: &[u8], token: u64) -> ActionOutput {
-        ActionOutput::Number(self.holds.open_reference(self.client, key, token))
+        ActionOutput::Number(self.open_references.open_reference(self.client, key, token))
     }
 
-    fn unlink_to_orphan(&mut self, key: &[u8], to: &[u8]) -> Result<u64> {
-        if !self.holds.is_referenced(key) {
-            self.holds.forget(key);
+    fn unlink(&mut self, key: &[u8], to: &[u8]) -> Result<u64> {
+        if !self.open_references.is_referenced(key) {
+            self.open_references.forget(key);
             let existed = self.store.delete(key)?;
             return Ok(if existed { UNLINKED_REMOVED } else { UNLINKED_NONE });
         }
@@ -207,10 +209,10 @@ impl ActionRun<'_> {
             false => self.store.rename(key, to, self.version)?,
         };
         if !is_there {
-            self.holds.forget(key);
+            self.open_references.forget(key);
             return Ok(UNLINKED_NONE);
         }
-        self.holds.became_orphan(key, to);
+        self.open_references.became_orphan(key, to);
         Ok(UNLINKED_KEPT)
     }
 
@@ -266,7 +268,7 @@ impl ActionRun<'_> {
             ControlFlow::Continue(())
         })?;
         for key in &keys {
-            self.holds.forget(key);
+            self.open_references.forget(key);
             self.store.delete(key)?;
         }
         let count = keys.len() as u64;

@@ -185,9 +185,9 @@ impl SimNode {
             name_space_generation: header.name_space_generation,
             body_len_max: 64 << 10,
             now: context.now,
-            lease_term_max: Duration::ZERO,
+            delegation_term_max: Duration::ZERO,
             reads_in_place: false,
-            promises_leases: false,
+            grants_all_delegations: false,
         };
         let (outcome, commit_position) =
             slot.mirrored.apply(client, &op_context, operation, &mut NoGrants, at);

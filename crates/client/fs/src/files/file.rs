@@ -145,8 +145,8 @@ impl OpenFile {
     }
 
     /// The same, with the snapshot that opening it returned.
-    pub(crate) fn keeping(mut self, brought: Option<OpenSnapshot>) -> Self {
-        self.kept = SnapshotSlot::new(brought);
+    pub(crate) fn keeping(mut self, snapshot: Option<OpenSnapshot>) -> Self {
+        self.kept = SnapshotSlot::new(snapshot);
         self
     }
 

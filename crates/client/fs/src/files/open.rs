@@ -144,9 +144,9 @@ impl FileSystem {
         let path = node.inode.is_directory().then(|| {
             if walk.dir().ino == node.inode.ino { walk.dir_path() } else { walk.entry_path() }
         });
-        let brought = walk.brought.take();
+        let snapshot = walk.snapshot.take();
         let epoch = Some(walk.epoch);
-        Ok(self.open_node(ctx, node, flags, (path, epoch))?.keeping(brought))
+        Ok(self.open_node(ctx, node, flags, (path, epoch))?.keeping(snapshot))
     }
 
     /// Opens a file that was found, with its open reference; `path` is a directory's, and `epoch`

@@ -54,7 +54,7 @@ pub struct PathWalk<'a> {
     /// And then it is to be read.
     pub reads: bool,
     /// The snapshot that the look-up for opening returned.
-    pub brought: Option<OpenSnapshot>,
+    pub snapshot: Option<OpenSnapshot>,
     /// A delegation is wanted on what is made.
     pub leases: bool,
     /// The file that was made.
@@ -101,7 +101,7 @@ impl<'a> PathWalk<'a> {
             wants_directory: false,
             opens: false,
             reads: false,
-            brought: None,
+            snapshot: None,
             leases: false,
             made: None,
         };
@@ -250,7 +250,7 @@ impl<'a> PathWalk<'a> {
                 canon: SmallVec::new(),
                 base: None,
                 outside: None,
-                brought: None,
+                snapshot: None,
                 done: 0,
                 name: 0..0,
                 ..*self
@@ -340,10 +340,10 @@ impl<'a> PathWalk<'a> {
         }
         let reads = self.reads.then(|| self.dir().semantics);
         let found = self.fs.lookup_to_open(location, self.epoch, reads)?;
-        let Some((node, brought)) = found else {
+        let Some((node, snapshot)) = found else {
             return Ok(None);
         };
-        self.brought = brought;
+        self.snapshot = snapshot;
         Ok(Some(node))
     }
 

@@ -37,14 +37,14 @@ pub struct OpenSnapshot {
 #[derive(Default)]
 pub struct SnapshotSlot {
     is_there: AtomicBool,
-    brought: Mutex<Option<Box<OpenSnapshot>>>,
+    snapshot: Mutex<Option<Box<OpenSnapshot>>>,
 }
 
 impl SnapshotSlot {
-    pub fn new(brought: Option<OpenSnapshot>) -> Self {
+    pub fn new(snapshot: Option<OpenSnapshot>) -> Self {
         Self {
-            is_there: AtomicBool::new(brought.is_some()),
-            brought: Mutex::new(brought.map(Box::new)),
+            is_there: AtomicBool::new(snapshot.is_some()),
+            snapshot: Mutex::new(snapshot.map(Box::new)),
         }
     }
 
@@ -54,16 +54,16 @@ impl SnapshotSlot {
             return None;
         }
         // Never waited for: another thread may have held the lock when this process was forked off.
-        let mut brought = match self.brought.try_lock() {
-            Ok(brought) => brought,
+        let mut snapshot = match self.snapshot.try_lock() {
+            Ok(snapshot) => snapshot,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        if brought.as_deref()?.delegation.left(fs).is_some() {
-            return pick(brought.as_deref()?);
+        if snapshot.as_deref()?.delegation.left(fs).is_some() {
+            return pick(snapshot.as_deref()?);
         }
         self.is_there.store(false, Ordering::Relaxed);
-        *brought = None;
+        *snapshot = None;
         None
     }
 }
@@ -71,14 +71,14 @@ impl SnapshotSlot {
 impl OpenFile {
     /// The inode, without asking a node.
     pub(crate) fn snapshot_inode(&self) -> Option<FoundInode> {
-        self.kept.get(&self.fs, |brought| Some(brought.node.clone()))
+        self.kept.get(&self.fs, |snapshot| Some(snapshot.node.clone()))
     }
 
     /// Reads the data of an inline file at `offset` without asking a node.
     pub(crate) fn read_snapshot(&self, buf: &mut [u8], offset: u64) -> Option<usize> {
-        self.kept.get(&self.fs, |brought| {
-            let FoundInode { inode, data_len, .. } = &brought.node;
-            let data = brought.value.get(INODE_LEN..)?;
+        self.kept.get(&self.fs, |snapshot| {
+            let FoundInode { inode, data_len, .. } = &snapshot.node;
+            let data = snapshot.value.get(INODE_LEN..)?;
             if inode.layout != DataLayout::Inline || data.len() as u64 != *data_len {
                 return None;
             }
@@ -127,10 +127,10 @@ impl FileSystem {
                 }
                 _ => {
                     let is_file = node.inode.kind == FileKind::File;
-                    let brought = delegation
+                    let snapshot = delegation
                         .filter(|_| is_file && !node.has_tail())
                         .map(|delegation| OpenSnapshot { delegation, node: node.clone(), value });
-                    return Ok(Some((node, brought)));
+                    return Ok(Some((node, snapshot)));
                 }
             }
         }

@@ -36,8 +36,8 @@ pub(super) struct LeaseTerm {
 }
 
 impl LeaseTerm {
-    pub(super) fn of(leases: &RecordLeases) -> Self {
-        Self { until: leases.live_until(), is_full: leases.is_full() }
+    pub(super) fn of(delegations: &RecordLeases) -> Self {
+        Self { until: delegations.live_until(), is_full: delegations.is_full() }
     }
 }
 
@@ -127,17 +127,17 @@ mod tests {
 
     #[test]
     fn nobody_may_change_delegated_records_while_a_table_is_full() {
-        let mut leases = RecordLeases::default();
+        let mut delegations = RecordLeases::default();
         for index in 0..u64::MAX {
-            leases.grant(A, &index.to_le_bytes(), ms(2), ms(1));
-            if leases.is_full() {
+            delegations.grant(A, &index.to_le_bytes(), ms(2), ms(1));
+            if delegations.is_full() {
                 break;
             }
         }
         let mut delegation_holders = DelegationHolders::default();
-        delegation_holders.note(A, LeaseTerm::of(&leases), ms(1));
+        delegation_holders.note(A, LeaseTerm::of(&delegations), ms(1));
         assert_eq!(delegation_holders.free_to_change(), HolderSet::Nobody);
-        delegation_holders.at(leases.live_until());
+        delegation_holders.at(delegations.live_until());
         assert_eq!(delegation_holders.free_to_change(), HolderSet::Anyone);
     }
 }

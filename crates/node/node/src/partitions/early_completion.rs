@@ -40,7 +40,7 @@ impl OpenPartitions {
         let before = (opened.record_count(), opened.leaked_orphans());
         let outcome = opened.apply_submitted(client, operation, now);
         if operation.takes_delegation() {
-            let term = LeaseTerm::of(opened.leases());
+            let term = LeaseTerm::of(opened.delegations());
             self.delegation_holders.note(client, term, now);
         }
         self.recount(id, before);

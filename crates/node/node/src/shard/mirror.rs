@@ -162,7 +162,7 @@ impl ShardService {
         }
         if !holders.is_empty() {
             // Clients with open references on which this node decides from now on.
-            self.clients.inherit(holders, SystemClock.monotonic());
+            self.clients.recover(holders, SystemClock.monotonic());
         }
         self.peer_output.end_batch();
         self.send_peer_messages(out);

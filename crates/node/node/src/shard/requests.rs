@@ -216,7 +216,7 @@ pub(super) const fn context(
     header: &RequestHeader,
     budget: &ReplyBudget,
     now: Duration,
-    lease_term_max: Duration,
+    delegation_term_max: Duration,
 ) -> RequestContext {
     RequestContext {
         answered_below: header.answered_below,
@@ -224,8 +224,8 @@ pub(super) const fn context(
         name_space_generation: header.name_space_generation,
         body_len_max: budget.share,
         now,
-        lease_term_max,
+        delegation_term_max,
         reads_in_place: false,
-        promises_leases: false,
+        grants_all_delegations: false,
     }
 }

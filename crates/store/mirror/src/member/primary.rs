@@ -38,7 +38,7 @@ impl MirroredPartition {
             if self.log.last() != Some(self.at.position) {
                 self.log.clear();
             }
-            let quiet_until = self.grants_delegations.then(|| now + self.times.record_lease_max);
+            let quiet_until = self.grants_delegations.then(|| now + self.times.delegation_term_max);
             let primary = PrimaryState { quiet_until, questions: 1, ..PrimaryState::default() };
             self.role = MemberRole::Primary(Box::new(primary));
             self.give_up_reads();
@@ -59,7 +59,7 @@ impl MirroredPartition {
 
     fn see_members(&mut self, view: &GroupView, now: Duration) {
         let here = self.at.position;
-        let live_until = self.partition.leases().live_until();
+        let live_until = self.partition.delegations().live_until();
         let MemberRole::Primary(primary) = &mut self.role else { return };
         if primary.is_plain && self.is_group {
             primary.long_leases_until = live_until;
@@ -178,8 +178,8 @@ impl MirroredPartition {
         let waits = self.waits();
         let is_settled = !waits || !changes && self.commit_position().is_none();
         self.partition.set_shows(is_settled);
-        let lease_term_max = context.lease_term_max.min(self.times.record_lease_max);
-        let context = RequestContext { lease_term_max, ..*context };
+        let delegation_term_max = context.delegation_term_max.min(self.times.delegation_term_max);
+        let context = RequestContext { delegation_term_max, ..*context };
         let stamps = self.partition.stamps();
         let funds = self.funds(at.now);
         self.partition.set_funds(funds);

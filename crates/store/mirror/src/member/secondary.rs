@@ -139,9 +139,9 @@ impl MirroredPartition {
             name_space_generation: *name_space_generation,
             body_len_max: 0,
             now: Duration::ZERO,
-            lease_term_max: Duration::ZERO,
+            delegation_term_max: Duration::ZERO,
             reads_in_place: false,
-            promises_leases: false,
+            grants_all_delegations: false,
         };
         match self.partition.apply(*client, &context, operation, &mut NoGrants) {
             AppliedOutcome::Done(outputs)

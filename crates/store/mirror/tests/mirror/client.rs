@@ -206,9 +206,9 @@ impl Call {
             name_space_generation: Epoch(u64::MAX),
             body_len_max: 1 << 16,
             now: Duration::ZERO,
-            lease_term_max: Duration::ZERO,
+            delegation_term_max: Duration::ZERO,
             reads_in_place: false,
-            promises_leases: false,
+            grants_all_delegations: false,
         };
         apply(client, &context, &operation)
     }

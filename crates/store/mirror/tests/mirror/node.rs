@@ -143,9 +143,9 @@ impl Node {
             name_space_generation: Epoch(u64::MAX),
             body_len_max: 1 << 20,
             now: Duration::ZERO,
-            lease_term_max: Duration::ZERO,
+            delegation_term_max: Duration::ZERO,
             reads_in_place: false,
-            promises_leases: false,
+            grants_all_delegations: false,
         };
         operation.seq = Seq(seq);
         self.mirrored.apply(ClientId(9), &context, &operation, &mut NoGrants, at)

@@ -142,9 +142,9 @@ impl Subject {
         }
         let context = RequestContext {
             now: std::time::Duration::ZERO,
-            lease_term_max: std::time::Duration::ZERO,
+            delegation_term_max: std::time::Duration::ZERO,
             reads_in_place: false,
-            promises_leases: false,
+            grants_all_delegations: false,
             answered_below: Seq(answered_below),
             is_retry,
             name_space_generation: Epoch(lease),
