@@ -171,19 +171,19 @@ impl Dataset {
     }
 
     /// The record at `key` in `partition`, as its node publishes it to clients on its host, without
-    /// a request: the result of a look-up now, under name-space generation `lease`. Its first bytes
-    /// are put to the front of `dest`. `None`: it is not published, ask for it; it may exist.
+    /// a request: the result of a look-up now, under name-space generation `name_space`. Its first
+    /// bytes are put to the front of `dest`. `None`: it is not published, ask for it; it may exist.
     #[must_use]
     pub fn head(
         &self,
         partition: PartitionId,
         key: &[u8],
-        lease: Epoch,
+        name_space: Epoch,
         dest: &mut [u8; HEAD_LEN],
     ) -> Option<LookupHead> {
         let view = self.inner.client.session().view()?;
         let link = view.peer_at(view.peer_index(self.redundancy(), partition).ok()?).live_link()?;
-        link.arena()?.head(&RecordId { dataset: self.id(), partition, key }, lease, dest)
+        link.arena()?.head(&RecordId { dataset: self.id(), partition, key }, name_space, dest)
     }
 
     /// Carries out operations, in one request per node, and returns their outcomes in the same order.

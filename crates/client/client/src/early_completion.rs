@@ -25,12 +25,12 @@ impl Dataset {
         &self,
         record: (PartitionId, &[u8]),
         operation: &Operation<'_>,
-        lease: Epoch,
+        name_space: Epoch,
         agrees: impl FnOnce(&[u8], &LookupHead) -> bool,
     ) -> bool {
         self.submit_if(record, operation, |arena, id| {
             let mut shown = [0; HEAD_LEN];
-            let head = arena.head(id, lease, &mut shown);
+            let head = arena.head(id, name_space, &mut shown);
             head.is_some_and(|head| agrees(&shown[..head.len], &head))
         })
         .is_some()
@@ -47,10 +47,10 @@ impl Dataset {
         (partition, key): (PartitionId, &[u8]),
         other: &[u8],
         operation: &Operation<'_>,
-        lease: Epoch,
+        name_space: Epoch,
     ) -> Option<SubmittedEntry> {
         self.submit_if((partition, key), operation, |arena, id| {
-            arena.has_none(&[*id, RecordId { key: other, ..*id }], lease)
+            arena.has_none(&[*id, RecordId { key: other, ..*id }], name_space)
         })
     }
 

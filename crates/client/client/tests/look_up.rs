@@ -11,9 +11,14 @@ use samite_wire::op::{Action, Guard, Operation};
 
 const ANY_NAME_SPACE: Epoch = Epoch(u64::MAX);
 
-fn shown(dataset: &Dataset, partition: PartitionId, key: &[u8], lease: Epoch) -> Option<Vec<u8>> {
+fn shown(
+    dataset: &Dataset,
+    partition: PartitionId,
+    key: &[u8],
+    name_space: Epoch,
+) -> Option<Vec<u8>> {
     let mut dest = [0; HEAD_LEN];
-    let head = dataset.head(partition, key, lease, &mut dest)?;
+    let head = dataset.head(partition, key, name_space, &mut dest)?;
     Some(dest[..head.len].to_vec())
 }
 

@@ -190,7 +190,7 @@ impl FileSystem {
     ///
     /// The generation is drawn after the change took effect: a client that knows generation e sees
     /// every change that drew e or less.
-    pub(crate) fn raise_leases<'k>(
+    pub(crate) fn raise_generation<'k>(
         &self,
         key: &[u8],
         also: impl Fn() -> Vec<Action<'k>>,

@@ -383,7 +383,10 @@ fn what_a_client_counts_on_holds_whoever_changes_it_meanwhile() {
                 let left = || made.name.and_then(|delegation| delegation.left(fs));
                 if left().is_some() {
                     let is_there = far.stat(&root(), b"/d/k", true).is_ok();
-                    assert!(is_there || left().is_none(), "removed under a lease, round {round}");
+                    assert!(
+                        is_there || left().is_none(),
+                        "removed under a delegation, round {round}"
+                    );
                     held += u32::from(left().is_some());
                 }
                 made.found.file.close().unwrap();

@@ -416,12 +416,12 @@ impl OpenPartitions {
     }
 
     /// Whether any partition has delegations on records.
-    pub(crate) const fn has_leases(&self) -> bool {
+    pub(crate) const fn has_delegations(&self) -> bool {
         self.delegation_holders.are_there()
     }
 
     /// It is `now`.
-    pub(crate) fn leases_at(&mut self, now: Duration) {
+    pub(crate) fn delegations_at(&mut self, now: Duration) {
         self.delegation_holders.at(now);
     }
 
@@ -442,7 +442,7 @@ impl OpenPartitions {
 
     /// Until when delegations of others stand against an operation of `client`, which may be alone
     /// in its request. `visit` is told of each.
-    pub(crate) fn leases_against(
+    pub(crate) fn delegations_against(
         &mut self,
         slot: DatasetIndex,
         client: ClientId,
@@ -466,7 +466,7 @@ impl OpenPartitions {
     }
 
     /// `client` gives back the delegation that ends at `until`.
-    pub(crate) fn release_lease(
+    pub(crate) fn release_delegation(
         &mut self,
         id: PlaceId,
         client: ClientId,

@@ -132,7 +132,7 @@ impl ShardSubmissions {
 
     /// The time, if delegations have anything to do with the entries; else zero.
     fn time_for(&self, partitions: &OpenPartitions) -> Duration {
-        if self.policy.only().is_none() && !partitions.has_leases() {
+        if self.policy.only().is_none() && !partitions.has_delegations() {
             return Duration::ZERO;
         }
         SystemClock.monotonic()

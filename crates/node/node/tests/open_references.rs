@@ -74,7 +74,7 @@ fn open_references_end_a_while_after_the_last_connection_of_their_client() {
     assert_eq!(other.status().abandoned, 0, "it might come back");
     let start = Instant::now();
     while other.status().abandoned < 2 {
-        assert!(start.elapsed() < Duration::from_secs(10), "the holds stay for ever");
+        assert!(start.elapsed() < Duration::from_secs(10), "the open references stay for ever");
         thread::sleep(Duration::from_millis(50));
     }
     assert!(start.elapsed() > Duration::from_secs(1));

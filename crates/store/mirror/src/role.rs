@@ -33,7 +33,7 @@ pub(crate) struct PrimaryState {
     /// This primary has granted delegations.
     pub(crate) grants_delegations: bool,
     /// Delegations that were granted while it was alone, and by other rules, end then.
-    pub(crate) long_leases_until: Duration,
+    pub(crate) long_delegations_until: Duration,
     /// Nothing is committed before (read leases); by the [steady](crate::steady::SteadyTime) clock.
     pub(crate) fenced_until: Option<Duration>,
     /// Number of the next question about room.

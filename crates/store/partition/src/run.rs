@@ -106,9 +106,7 @@ impl ActionRun<'_> {
                 self.store.require_lease(*epoch);
                 return Ok(ActionOutput::Number(before.get()));
             }
-            Action::Detach { key, to } => {
-                return self.unlink(key, to).map(ActionOutput::Number);
-            }
+            Action::Detach { key, to } => return self.unlink(key, to).map(ActionOutput::Number),
             Action::SetHolders { key, holders } => {
                 return Ok(ActionOutput::Number(self.open_references.set(key, holders)));
             }
@@ -116,7 +114,7 @@ impl ActionRun<'_> {
                 return Ok(ActionOutput::Number(self.open_references.move_all(from, to)));
             }
             // Planned: the record is there, and there is room.
-            Action::Hold { key, token } => return Ok(self.hold(key, *token)),
+            Action::Hold { key, token } => return Ok(self.take_reference(key, *token)),
             // Planned when it was there: an earlier action of the same operation has let it go.
             Action::Locate { .. } => return Ok(self.ask(action).unwrap_or_else(|_| bytes(&[]))),
             // Damage is found by then, but not that of everything that a listing shows: it is asked for again.
@@ -171,7 +169,7 @@ impl ActionRun<'_> {
             }
             Action::Hold { key, token } => {
                 self.check_reference(key, 1)?;
-                Ok(self.hold(key, *token))
+                Ok(self.take_reference(key, *token))
             }
             Action::Release { token } => {
                 Ok(ActionOutput::Number(self.open_references.release(*token)))
@@ -194,7 +192,7 @@ impl ActionRun<'_> {
         }
     }
 
-    fn hold(&mut self, key: &[u8], token: u64) -> ActionOutput {
+    fn take_reference(&mut self, key: &[u8], token: u64) -> ActionOutput {
         ActionOutput::Number(self.open_references.open_reference(self.client, key, token))
     }
 

@@ -219,10 +219,8 @@ pub fn outcome() -> impl Strategy<Value = OutcomeModel> {
 }
 
 pub fn reply_header() -> impl Strategy<Value = ReplyHeader> {
-    (option::of(kind()), any::<u64>(), any::<u64>()).prop_map(|(refused, map, lease)| ReplyHeader {
-        refused,
-        map_epoch: Epoch(map),
-        name_space_generation: Epoch(lease),
+    (option::of(kind()), any::<u64>(), any::<u64>()).prop_map(|(refused, map, name_space)| {
+        ReplyHeader { refused, map_epoch: Epoch(map), name_space_generation: Epoch(name_space) }
     })
 }
 

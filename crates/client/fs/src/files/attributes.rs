@@ -192,7 +192,7 @@ impl FileSystem {
             }
             if !after.is_directory() && after.perm & SET_ID & !before.perm != 0 {
                 // The handles that have it open for writing take them off again.
-                self.raise_leases(&node.location.key, Vec::new)?;
+                self.raise_generation(&node.location.key, Vec::new)?;
             }
             if after.is_directory() {
                 self.inner.cache.remove(&node.location.key);
@@ -200,7 +200,7 @@ impl FileSystem {
                     || (before.uid, before.gid) != (after.uid, after.gid)
                     || before.semantics != after.semantics;
                 if is_narrower {
-                    self.raise_leases(&node.location.key, Vec::new)?;
+                    self.raise_generation(&node.location.key, Vec::new)?;
                 }
             }
             return Ok(());

@@ -58,7 +58,7 @@ impl FileSystem {
     /// # Errors
     /// A node cannot be reached: which files were made is unknown.
     pub fn put_files(&self, ctx: &CallerContext, files: &[NewFile<'_>]) -> Result<Vec<Result<()>>> {
-        let epoch = self.enter_lease();
+        let epoch = self.start_generation();
         let planned: Vec<Result<PlannedFile>> = files
             .iter()
             .map(|file| named("make", file.path, |at| self.plan(ctx, file, at, epoch)))
@@ -130,7 +130,7 @@ impl FileSystem {
         paths: &[&[u8]],
     ) -> Result<Vec<Result<Option<WholeFile>>>> {
         const LEN_MAX: u32 = INODE_LEN as u32 + INLINE_LEN_MAX as u32;
-        let epoch = self.enter_lease();
+        let epoch = self.start_generation();
         let locations: Vec<Result<RecordLocation>> = paths
             .iter()
             .map(|path| named("read", *path, |at| self.location_of(ctx, at, epoch)))
@@ -165,7 +165,7 @@ impl FileSystem {
     }
 
     /// The newest name-space generation, with the cached directories that stand on it.
-    fn enter_lease(&self) -> Epoch {
+    fn start_generation(&self) -> Epoch {
         let epoch = self.store().dataset.name_space_generation();
         self.inner.cache.start_epoch(epoch);
         epoch

@@ -9,7 +9,7 @@ use samite_wire::op::{Action, Guard, Operation};
 use crate::records::change_stamps::EntryMark;
 use crate::records::inode::{DataLayout, FLAG_ATTRIBUTES, FLAG_RENAMED, INODE_LEN, Inode, at};
 use crate::records::store::RecordLocation;
-use crate::sharing::delegated::long_lease;
+use crate::sharing::delegated::long_delegation;
 
 /// An entry that is to be made.
 #[derive(Clone, Copy)]
@@ -37,7 +37,7 @@ impl<'e> NewEntry<'e> {
             op.actions.push(Action::Hold { key, token: self.open_reference });
         }
         if wants_delegation {
-            op.actions.push(long_lease(key));
+            op.actions.push(long_delegation(key));
         }
         op
     }

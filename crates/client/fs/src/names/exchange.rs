@@ -79,7 +79,7 @@ impl FileSystem {
         }
         if has_directory {
             self.inner.cache.remove(&second.end.location.key);
-            self.raise_leases(&first.end.location.key, Vec::new)?;
+            self.raise_generation(&first.end.location.key, Vec::new)?;
             self.inner.cache.remove(&second.end.location.key);
         }
         Ok(RenameAttempt::Done)

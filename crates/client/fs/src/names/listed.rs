@@ -9,7 +9,7 @@ use crate::names::at::RelativePath;
 use crate::names::by_inode::FoundFile;
 use crate::records::inode::DataLayout;
 use crate::records::store::{LOOKUP_LEN, RecordLocation, malformed};
-use crate::sharing::delegated::{DelegationStamp, long_lease, term};
+use crate::sharing::delegated::{DelegationStamp, long_delegation, term};
 use crate::sharing::delegated_lookup::ResolvedName;
 use crate::{CallerContext, FileSystem};
 
@@ -35,7 +35,7 @@ impl OpenFile {
             .iter()
             .map(|location| {
                 let get = Action::Get { key: &location.key, offset: 0, len: LOOKUP_LEN as u32 };
-                Operation::new(location.partition, [get, long_lease(&location.key)]).into()
+                Operation::new(location.partition, [get, long_delegation(&location.key)]).into()
             })
             .collect();
         let outcomes = self.fs.store().run_each(&mut ops)?;

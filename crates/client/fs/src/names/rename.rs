@@ -229,7 +229,7 @@ impl FileSystem {
             self.forget_directory(tombstone)?;
             self.inner.cache.remove(&plan.from.location.key);
         } else if plan.node.inode.is_directory() {
-            self.raise_leases(&plan.from.location.key, Vec::new)?;
+            self.raise_generation(&plan.from.location.key, Vec::new)?;
         }
         removed.map_or(Ok(()), |removed| self.clean_up(&removed))
     }

@@ -167,7 +167,7 @@ impl FileSystem {
     pub(crate) fn forget_directory(&self, tombstone: &DirectoryTombstone) -> Result<()> {
         let (tombstone_key, stamp_key) =
             (key::tombstone(tombstone.ino), key::change_stamp(tombstone.ino));
-        self.raise_leases(&tombstone.location.key, || {
+        self.raise_generation(&tombstone.location.key, || {
             vec![Action::Delete { key: &tombstone_key }, Action::Delete { key: &stamp_key }]
         })
     }

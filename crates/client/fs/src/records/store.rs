@@ -129,8 +129,8 @@ impl RecordStoreView {
     }
 
     /// The inode in the record `location` itself.
-    pub fn read(&self, location: &RecordLocation, lease: Epoch) -> Result<Option<FoundInode>> {
-        if let Some(node) = self.shown(location, lease)? {
+    pub fn read(&self, location: &RecordLocation, name_space: Epoch) -> Result<Option<FoundInode>> {
+        if let Some(node) = self.shown(location, name_space)? {
             return Ok(Some(node));
         }
         let mut buf = [0; LOOKUP_LEN];
@@ -138,7 +138,8 @@ impl RecordStoreView {
             location.partition,
             [Action::Get { key: &location.key, offset: 0, len: LOOKUP_LEN as u32 }],
         );
-        let outcome = self.run(ClientOperation::new(op).into_dest(&mut buf).under_lease(lease));
+        let outcome =
+            self.run(ClientOperation::new(op).into_dest(&mut buf).under_lease(name_space));
         if outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost)
             && location.key == key::own(key::ROOT_INO)
         {
@@ -158,9 +159,10 @@ impl RecordStoreView {
 
     /// The inode in `location`, if its node publishes it to clients on its host, and all that a
     /// look-up needs.
-    fn shown(&self, location: &RecordLocation, lease: Epoch) -> Result<Option<FoundInode>> {
+    fn shown(&self, location: &RecordLocation, name_space: Epoch) -> Result<Option<FoundInode>> {
         let mut start = [0; HEAD_LEN];
-        let Some(head) = self.dataset.head(location.partition, &location.key, lease, &mut start)
+        let Some(head) =
+            self.dataset.head(location.partition, &location.key, name_space, &mut start)
         else {
             return Ok(None);
         };

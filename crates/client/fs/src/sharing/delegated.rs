@@ -140,7 +140,8 @@ impl RecordStoreView {
         let Some(read_stamp) = self.dataset.read_stamp(location.partition) else {
             return Ok((self.read(location, epoch)?, None));
         };
-        let op = Operation::new(location.partition, listed_under_lease(&location.key, LOOKUP_LEN));
+        let op =
+            Operation::new(location.partition, listed_under_delegation(&location.key, LOOKUP_LEN));
         let results =
             self.run(ClientOperation::new(op).under_lease(epoch))?.into_results("look up")?;
         let delegation = DelegationStamp::given(read_stamp, term(results.get(1))?);
@@ -160,7 +161,7 @@ impl RecordStoreView {
 }
 
 /// Reads a record that may be absent, and asks for a long delegation on it.
-pub fn listed_under_lease(key: &[u8], len: usize) -> [Action<'_>; 2] {
+pub fn listed_under_delegation(key: &[u8], len: usize) -> [Action<'_>; 2] {
     [
         Action::List {
             prefix: key,
@@ -169,11 +170,11 @@ pub fn listed_under_lease(key: &[u8], len: usize) -> [Action<'_>; 2] {
             reverse: false,
             value_len_max: len as u32,
         },
-        long_lease(key),
+        long_delegation(key),
     ]
 }
 
 /// Asks for a long delegation.
-pub const fn long_lease(key: &[u8]) -> Action<'_> {
+pub const fn long_delegation(key: &[u8]) -> Action<'_> {
     Action::Lease { key, term_us: LONG_TERM.as_micros() as u32 }
 }

@@ -15,7 +15,7 @@ use crate::records::key;
 use crate::records::lookup::LOOKUPS_MAX;
 use crate::records::store::{ANY_NAME_SPACE, FoundInode, RecordLocation, fail};
 use crate::sharing::delegated::{
-    DelegatedRecord, DelegationStamp, LONG_TERM, listed_under_lease, long_lease, term,
+    DelegatedRecord, DelegationStamp, LONG_TERM, listed_under_delegation, long_delegation, term,
 };
 use crate::{CallerContext, FileAttributes, FileSystem, OpenFile};
 
@@ -128,7 +128,7 @@ impl FileSystem {
             return Ok((self.store().change_stamps(directory)?, None));
         };
         let outcomes = self.store().run_everywhere(|partition| {
-            Operation::new(partition, listed_under_lease(&key, ChangeStamps::RECORD_LEN))
+            Operation::new(partition, listed_under_delegation(&key, ChangeStamps::RECORD_LEN))
         });
         let outcomes = match outcomes {
             // A node that cannot be reached grants no delegation, nor does one that has lost its
@@ -163,7 +163,7 @@ impl FileSystem {
         let names =
             Action::List { prefix: &entries, after: b"", limit, reverse: false, value_len_max: 0 };
         let outcomes = self.store().run_everywhere(|partition| {
-            Operation::new(partition, [names.clone(), long_lease(&stamp)])
+            Operation::new(partition, [names.clone(), long_delegation(&stamp)])
         });
         let outcomes = match outcomes {
             Err(error) if error.kind() == ErrorKind::Lost => return Ok(None),

@@ -88,13 +88,13 @@ impl ArenaView {
     }
 
     /// The record `id` as the node publishes it to clients of its host ([`samite_wire::lookup`]),
-    /// for a caller with name-space generation `lease`; its first bytes are put to the front of
-    /// `dest`. `None`: ask the node.
+    /// for a caller with name-space generation `name_space`; its first bytes are put to the front
+    /// of `dest`. `None`: ask the node.
     #[must_use]
     pub fn head(
         &self,
         id: &RecordId<'_>,
-        lease: Epoch,
+        name_space: Epoch,
         dest: &mut [u8; SHOWN_LEN],
     ) -> Option<LookupHead> {
         let table = self.layout.lookup_offset() as usize;
@@ -108,14 +108,14 @@ impl ArenaView {
         let head = self.slots_of(part, hash).find_map(|slot| {
             self.slot(self.layout.lookup_slot_offset(part, slot)?)?.publish(id, generation, dest)
         })?;
-        self.speaks_for(lease).then_some(head)
+        self.speaks_for(name_space).then_some(head)
     }
 
-    /// Whether the node has none of these records, for a caller with name-space generation `lease`
-    /// that has claimed their record lock words, or knows otherwise that they do not come into
-    /// being. `false`: it may have.
+    /// Whether the node has none of these records, for a caller with name-space generation
+    /// `name_space` that has claimed their record lock words, or knows otherwise that they do not
+    /// come into being. `false`: it may have.
     #[must_use]
-    pub fn has_none(&self, ids: &[RecordId<'_>], lease: Epoch) -> bool {
+    pub fn has_none(&self, ids: &[RecordId<'_>], name_space: Epoch) -> bool {
         let is_absent = |id: &RecordId<'_>| {
             let hash = id.hash();
             let bucket = self.layout.lookup_bucket_offset(self.part_of(id.partition), hash);
@@ -124,7 +124,7 @@ impl ArenaView {
                 !may_know(u64::from_le(word.load(Ordering::Acquire)), hash)
             })
         };
-        ids.iter().all(is_absent) && self.speaks_for(lease)
+        ids.iter().all(is_absent) && self.speaks_for(name_space)
     }
 
     /// Prefetch: a record's bucket of the look-up table and its lock word will be needed soon.
@@ -155,11 +155,11 @@ impl ArenaView {
     /// Whether what was read of the look-up table before this call was right for a caller with this
     /// name-space generation. A generation that was raised, or a node that was stopped, before the
     /// call that asks began is seen.
-    fn speaks_for(&self, lease: Epoch) -> bool {
+    fn speaks_for(&self, name_space: Epoch) -> bool {
         let table = self.layout.lookup_offset() as usize;
         let required = self.mapping.long_word(table + NAME_SPACE_OFFSET).load(Ordering::Acquire);
         let alive = self.mapping.word(table + ALIVE_OFFSET).load(Ordering::Acquire);
-        lease.get() >= required && alive & ALIVE_MASK != 0 && self.is_table_valid()
+        name_space.get() >= required && alive & ALIVE_MASK != 0 && self.is_table_valid()
     }
 
     /// The part of the look-up table, and of the submission queues, for the records of a partition.

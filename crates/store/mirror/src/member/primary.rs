@@ -62,7 +62,7 @@ impl MirroredPartition {
         let live_until = self.partition.delegations().live_until();
         let MemberRole::Primary(primary) = &mut self.role else { return };
         if primary.is_plain && self.is_group {
-            primary.long_leases_until = live_until;
+            primary.long_delegations_until = live_until;
         }
         let is_required = |peer: &&GroupPeer| peer.is_required;
         let required: SmallVec<[TargetId; 4]> =
@@ -144,7 +144,8 @@ impl MirroredPartition {
     pub fn ready(&mut self, target: TargetId, now: Duration) -> bool {
         let epoch = self.epoch;
         let MemberRole::Primary(primary) = &mut self.role else { return false };
-        let (committed, long_leases_until) = (primary.committed, primary.long_leases_until);
+        let (committed, long_delegations_until) =
+            (primary.committed, primary.long_delegations_until);
         let Some(peer) = primary.peers.iter_mut().find(|peer| peer.target == target) else {
             return false;
         };
@@ -152,7 +153,7 @@ impl MirroredPartition {
             return true;
         }
         let is_ready = peer.is_unknown_to_be_synced(committed) && !peer.is_failing;
-        if !is_ready || now < long_leases_until {
+        if !is_ready || now < long_delegations_until {
             return false;
         }
         peer.promise(epoch);
