@@ -28,7 +28,7 @@ struct DatasetInner {
     data: DatasetData,
     partitions: u32,
     distribution: Distribution,
-    lease_epoch: AtomicU64,
+    name_space_generation: AtomicU64,
 }
 
 impl Dataset {
@@ -38,7 +38,7 @@ impl Dataset {
             data: data.clone(),
             partitions: map.partitions(),
             distribution: map.distribution(data),
-            lease_epoch: AtomicU64::new(0),
+            name_space_generation: AtomicU64::new(0),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -133,16 +133,16 @@ impl Dataset {
     }
 
     /// The newest name-space generation that any node has told this client. A user of cached
-    /// directories drops them when this has grown, and says in [`ClientOperation::lease_epoch`] on
-    /// which generation it stands.
+    /// directories drops them when this has grown, and says in
+    /// [`ClientOperation::name_space_generation`] on which generation it stands.
     #[must_use]
-    pub fn lease_epoch(&self) -> Epoch {
-        Epoch(self.inner.lease_epoch.load(Ordering::Acquire))
+    pub fn name_space_generation(&self) -> Epoch {
+        Epoch(self.inner.name_space_generation.load(Ordering::Acquire))
     }
 
-    pub(crate) fn saw_lease_epoch(&self, epoch: Epoch) {
-        if epoch > self.lease_epoch() {
-            self.inner.lease_epoch.fetch_max(epoch.get(), Ordering::AcqRel);
+    pub(crate) fn saw_name_space_generation(&self, epoch: Epoch) {
+        if epoch > self.name_space_generation() {
+            self.inner.name_space_generation.fetch_max(epoch.get(), Ordering::AcqRel);
         }
     }
 
@@ -162,30 +162,30 @@ impl Dataset {
         session.changes.read_stamp(session.id, mask_of_key(key))
     }
 
-    /// For how long no other client can change the records that were asked for at `moment`, under a
-    /// delegation that was granted for `term`. `None`: the answer may not be the one that a node
-    /// would give, for the term is over, or this session has changed something itself, or this is a
-    /// forked child.
+    /// For how long no other client can change the records that were asked for at `read_stamp`,
+    /// under a delegation that was granted for `term`. `None`: the answer may not be the one that a
+    /// node would give, for the term is over, or this session has changed something itself, or this
+    /// is a forked child.
     #[must_use]
-    pub fn is_current(&self, moment: &ReadStamp, term: Duration) -> Option<Duration> {
+    pub fn is_current(&self, read_stamp: &ReadStamp, term: Duration) -> Option<Duration> {
         let session = self.inner.client.session();
-        session.changes.is_current(session.id, moment, term)
+        session.changes.is_current(session.id, read_stamp, term)
     }
 
     /// The record at `key` in `partition`, as its node publishes it to clients on its host, without
-    /// a request: the result of a look-up now, under name-space generation `lease`. Its first bytes
-    /// are put to the front of `dest`. `None`: it is not published, ask for it; it may exist.
+    /// a request: the result of a look-up now, under name-space generation `name_space`. Its first
+    /// bytes are put to the front of `dest`. `None`: it is not published, ask for it; it may exist.
     #[must_use]
     pub fn head(
         &self,
         partition: PartitionId,
         key: &[u8],
-        lease: Epoch,
+        name_space: Epoch,
         dest: &mut [u8; HEAD_LEN],
     ) -> Option<LookupHead> {
         let view = self.inner.client.session().view()?;
         let link = view.peer_at(view.peer_index(self.redundancy(), partition).ok()?).live_link()?;
-        link.arena()?.head(&RecordId { dataset: self.id(), partition, key }, lease, dest)
+        link.arena()?.head(&RecordId { dataset: self.id(), partition, key }, name_space, dest)
     }
 
     /// Carries out operations, in one request per node, and returns their outcomes in the same
@@ -263,17 +263,22 @@ impl Dataset {
         PendingOperations::send_then(self, ops, self.inner.client.deadline(), finish)
     }
 
-    /// As [`Self::submit`], standing on name-space generation `lease_epoch`
-    /// ([`ClientOperation::lease_epoch`]).
+    /// As [`Self::submit`], standing on name-space generation `name_space_generation`
+    /// ([`ClientOperation::name_space_generation`]).
     ///
     /// # Errors
     /// As [`Self::submit`].
     pub fn submit_under(
         &self,
         ops: &[Operation<'_>],
-        lease_epoch: Epoch,
+        name_space_generation: Epoch,
     ) -> Result<PendingOperations> {
-        PendingOperations::send_under(self, ops, lease_epoch, self.inner.client.deadline())
+        PendingOperations::send_under(
+            self,
+            ops,
+            name_space_generation,
+            self.inner.client.deadline(),
+        )
     }
 }
 

@@ -121,14 +121,14 @@ impl<C: Copy + Eq + Hash, R: Copy> NodeLocks<C, R> {
         let mut granted = Vec::new();
         let answer = match request.call {
             LockCall::Take { range, mode, holder, wait, detects_deadlock } => {
-                let wish = LockClaim { owner, range, mode, holder, detects_deadlock };
+                let claim = LockClaim { owner, range, mode, holder, detects_deadlock };
                 if request.is_note {
-                    let done = self.table.note(file, &wish, &mut granted);
+                    let done = self.table.note(file, &claim, &mut granted);
                     let answer = if done { LockAnswer::Done } else { LockAnswer::Full };
                     return (Some(answer), self.granted(&granted));
                 }
                 self.next += 1;
-                let taken = self.table.take(file, &wish, wait.map(|_| self.next), &mut granted);
+                let taken = self.table.take(file, &claim, wait.map(|_| self.next), &mut granted);
                 if let (LockVerdict::Waits, Some(number)) = (taken, wait) {
                     let waiter = LockWaiter { connection, to, number, request: *request };
                     self.waiters.insert(self.next, waiter);
@@ -141,8 +141,8 @@ impl<C: Copy + Eq + Hash, R: Copy> NodeLocks<C, R> {
             }
             LockCall::Test { range, mode } => {
                 let holder = LockHolder::default();
-                let wish = LockClaim { owner, range, mode, holder, detects_deadlock: false };
-                Some(self.table.test(file, &wish).map_or(LockAnswer::Done, LockAnswer::Held))
+                let claim = LockClaim { owner, range, mode, holder, detects_deadlock: false };
+                Some(self.table.test(file, &claim).map_or(LockAnswer::Done, LockAnswer::Held))
             }
         };
         let answers = self.granted(&granted);

@@ -112,7 +112,7 @@ impl ShardService {
     }
 
     fn metrics(&self) -> &ShardMetrics {
-        &self.shared.figures[usize::from(self.id.get())]
+        &self.shared.metrics[usize::from(self.id.get())]
     }
 
     /// Requests of clients that were served so far.
@@ -122,7 +122,7 @@ impl ShardService {
 
     fn reply_header(&self, refused: Option<ErrorKind>) -> ReplyHeader {
         let map_epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch());
-        ReplyHeader { refused, map_epoch, lease_epoch: Epoch(0) }
+        ReplyHeader { refused, map_epoch, name_space_generation: Epoch(0) }
     }
 
     fn take_buffers(&mut self) -> ReplyBuffers {
@@ -143,9 +143,9 @@ impl ShardService {
 
     /// Lets others see how much there is.
     fn note_metrics(&self) {
-        let figures = self.metrics();
-        figures.records.store(self.partitions.records(), Ordering::Relaxed);
-        figures.abandoned.store(self.partitions.leaked_orphans(), Ordering::Relaxed);
+        let metrics = self.metrics();
+        metrics.records.store(self.partitions.records(), Ordering::Relaxed);
+        metrics.leaked_orphans.store(self.partitions.leaked_orphans(), Ordering::Relaxed);
     }
 
     /// Takes up the newest map, if there is one.
@@ -168,8 +168,8 @@ impl ShardService {
 }
 
 /// Adds to a figure that only this thread writes: cheaper than an atomic addition.
-fn count(figure: &AtomicU64, more: u64) {
-    figure.store(figure.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+fn count(metric: &AtomicU64, more: u64) {
+    metric.store(metric.load(Ordering::Relaxed) + more, Ordering::Relaxed);
 }
 
 impl NodeService for ShardService {
@@ -271,7 +271,7 @@ impl NodeService for ShardService {
         self.settle(out);
     }
 
-    fn alarm_at(&self) -> Option<Duration> {
+    fn timer_at(&self) -> Option<Duration> {
         let timers = [
             self.waiters.next(),
             self.clients.next(),
@@ -284,7 +284,7 @@ impl NodeService for ShardService {
         timers.into_iter().flatten().min()
     }
 
-    fn alarm(&mut self, out: &mut ReplySink) {
+    fn timer_due(&mut self, out: &mut ReplySink) {
         self.apply_submissions();
         self.see_off();
         self.see_off_lockers(out);

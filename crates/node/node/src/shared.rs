@@ -64,7 +64,7 @@ pub(crate) struct ShardMetrics {
     pub requests: AtomicU64,
     pub operations: AtomicU64,
     pub records: AtomicU64,
-    pub abandoned: AtomicU64,
+    pub leaked_orphans: AtomicU64,
     pub log_bytes: AtomicU64,
     pub checkpoint_bytes: AtomicU64,
     pub peer_frames: AtomicU64,
@@ -103,7 +103,7 @@ pub(crate) struct NodeShared {
     /// The faults that are injected.
     pub faults: Arc<FaultSwitch>,
     pub inboxes: Vec<ShardInbox>,
-    pub figures: Vec<ShardMetrics>,
+    pub metrics: Vec<ShardMetrics>,
     /// File locks, of all shards.
     pub locks: Mutex<SharedLocks>,
     /// There are locks that others have to be asked for.
@@ -131,7 +131,7 @@ pub(crate) struct NodeShared {
     epoch: AtomicU64,
     spread: Mutex<MapSpread>,
     spread_changed: Condvar,
-    board: Mutex<HostLookup>,
+    lookup: Mutex<HostLookup>,
     /// A handle to the target, for its metrics; gone once the node has stopped, so that no late
     /// thread keeps its memory.
     target: Mutex<Option<Box<dyn Backend>>>,
@@ -175,7 +175,7 @@ impl NodeShared {
             inboxes: parts.inboxes,
             locks: Mutex::default(),
             lock_recovery_due: Condvar::new(),
-            figures: (0..shards).map(|_| ShardMetrics::default()).collect(),
+            metrics: (0..shards).map(|_| ShardMetrics::default()).collect(),
             timing: parts.timing,
             wanted_scrub: WantedScrub::default(),
             scrub_interval: parts.scrub_interval,
@@ -193,7 +193,7 @@ impl NodeShared {
                 followers: HashMap::new(),
             }),
             spread_changed: Condvar::new(),
-            board: Mutex::new(HostLookup { arena, is_grouped: false }),
+            lookup: Mutex::new(HostLookup { arena, is_grouped: false }),
             target: Mutex::new(Some(parts.target)),
             worker: parts.worker,
             notices: parts.notices,
@@ -203,7 +203,7 @@ impl NodeShared {
     /// The leader has granted a lease until then.
     pub(crate) fn extend_lease(&self, until: Duration) {
         self.membership.extend_lease(until);
-        self.show_board(&lock(&self.board));
+        self.show_lookup(&lock(&self.lookup));
     }
 
     /// `map` says whether this node is in groups that have other members.
@@ -213,15 +213,15 @@ impl NodeShared {
         let is_mine = |member: &GroupMember| member.target == me;
         let is_grouped =
             groups.any(|group| group.members.len() > 1 && group.members.iter().any(is_mine));
-        let mut board = lock(&self.board);
-        board.is_grouped = is_grouped;
-        self.show_board(&board);
+        let mut lookup = lock(&self.lookup);
+        lookup.is_grouped = is_grouped;
+        self.show_lookup(&lookup);
     }
 
     /// Clients may look records up for themselves as long as nobody can have taken them over.
-    fn show_board(&self, board: &HostLookup) {
-        if let Some(arena) = board.arena.upgrade() {
-            arena.set_shown_until(board.is_grouped.then(|| self.membership.lease_until()));
+    fn show_lookup(&self, lookup: &HostLookup) {
+        if let Some(arena) = lookup.arena.upgrade() {
+            arena.set_shown_until(lookup.is_grouped.then(|| self.membership.lease_until()));
         }
     }
 
@@ -306,9 +306,9 @@ impl NodeShared {
         }
         match current {
             Some(before) => {
-                let news = MapDiff::new(before, &new);
-                tracing::info!(%epoch, %news, "cluster map");
-                if let Some(loss) = news.loss() {
+                let diff = MapDiff::new(before, &new);
+                tracing::info!(%epoch, news = %diff, "cluster map");
+                if let Some(loss) = diff.loss() {
                     tracing::warn!(%epoch, "{loss}");
                 }
             }
@@ -397,8 +397,8 @@ impl NodeShared {
     /// The node's metrics.
     pub(crate) fn status(&self) -> NodeStatus {
         let usage = lock(&self.target).as_ref().map(|target| target.usage()).unwrap_or_default();
-        let sum = |figure: fn(&ShardMetrics) -> &AtomicU64| {
-            self.figures.iter().map(|figures| figure(figures).load(Ordering::Relaxed)).sum()
+        let sum = |metric: fn(&ShardMetrics) -> &AtomicU64| {
+            self.metrics.iter().map(|metrics| metric(metrics).load(Ordering::Relaxed)).sum()
         };
         NodeStatus {
             incarnation: self.incarnation,
@@ -407,35 +407,35 @@ impl NodeShared {
             capacity_bytes: usage.capacity,
             used_bytes: usage.used,
             populated_bytes: usage.populated,
-            records: sum(|figures| &figures.records),
-            connections: sum(|figures| &figures.connections),
-            abandoned: sum(|figures| &figures.abandoned),
-            log_bytes: sum(|figures| &figures.log_bytes),
-            checkpoint_bytes: sum(|figures| &figures.checkpoint_bytes),
-            requests: sum(|figures| &figures.requests),
-            operations: sum(|figures| &figures.operations),
-            peer_frames: sum(|figures| &figures.peer_frames),
-            resyncs: sum(|figures| &figures.resyncs),
-            resyncs_without_room: sum(|figures| &figures.resyncs_without_room),
-            resync_bytes: sum(|figures| &figures.resync_bytes),
+            records: sum(|metrics| &metrics.records),
+            connections: sum(|metrics| &metrics.connections),
+            abandoned: sum(|metrics| &metrics.leaked_orphans),
+            log_bytes: sum(|metrics| &metrics.log_bytes),
+            checkpoint_bytes: sum(|metrics| &metrics.checkpoint_bytes),
+            requests: sum(|metrics| &metrics.requests),
+            operations: sum(|metrics| &metrics.operations),
+            peer_frames: sum(|metrics| &metrics.peer_frames),
+            resyncs: sum(|metrics| &metrics.resyncs),
+            resyncs_without_room: sum(|metrics| &metrics.resyncs_without_room),
+            resync_bytes: sum(|metrics| &metrics.resync_bytes),
             scrub: self.scrub_status(),
             leader: self.membership.leader().map(|leader| leader.node),
         }
     }
 
     fn scrub_status(&self) -> ScrubStatus {
-        let each = |figure: fn(&ScrubMetrics) -> &AtomicU64| {
-            self.figures.iter().map(move |figures| figure(&figures.scrub).load(Ordering::Relaxed))
+        let each = |metric: fn(&ScrubMetrics) -> &AtomicU64| {
+            self.metrics.iter().map(move |metrics| metric(&metrics.scrub).load(Ordering::Relaxed))
         };
         ScrubStatus {
-            done: each(|figures| &figures.done).min().unwrap_or_default(),
-            walks: each(|figures| &figures.walks).min().unwrap_or_default(),
-            records: each(|figures| &figures.records).sum(),
-            bytes: each(|figures| &figures.bytes).sum(),
-            damaged: each(|figures| &figures.damaged).sum(),
-            repaired: each(|figures| &figures.repaired).sum(),
-            left: each(|figures| &figures.left).sum(),
-            evened: each(|figures| &figures.evened).sum(),
+            done: each(|metrics| &metrics.done).min().unwrap_or_default(),
+            walks: each(|metrics| &metrics.walks).min().unwrap_or_default(),
+            records: each(|metrics| &metrics.records).sum(),
+            bytes: each(|metrics| &metrics.bytes).sum(),
+            damaged: each(|metrics| &metrics.damaged).sum(),
+            repaired: each(|metrics| &metrics.repaired).sum(),
+            left: each(|metrics| &metrics.left).sum(),
+            evened: each(|metrics| &metrics.evened).sum(),
         }
     }
 

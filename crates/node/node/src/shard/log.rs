@@ -82,8 +82,8 @@ impl ShardService {
     pub(super) fn note_durable(&mut self, out: &mut ReplySink) {
         let Some(durable) = &mut self.durable else { return };
         while let Some((id, position)) = durable.next_durable() {
-            if let Some(place) = self.partitions.mark_ready(id) {
-                place.member.logged(position);
+            if let Some(replica) = self.partitions.mark_ready(id) {
+                replica.member.logged(position);
             }
         }
         self.advance_checkpoints(out);
@@ -101,19 +101,19 @@ impl ShardService {
         self.settle(out);
         let Self { durable: Some(durable), partitions, .. } = self else { return };
         let headed = durable.advance(&mut |id, use_it| {
-            if let Some(place) = partitions.place(id) {
-                use_it(&mut place.member);
+            if let Some(replica) = partitions.replica(id) {
+                use_it(&mut replica.member);
             }
         });
         let (log, checkpoints) = durable.lens();
         if let Some((id, position)) = headed
-            && let Some(place) = self.partitions.mark_ready(id)
+            && let Some(replica) = self.partitions.mark_ready(id)
         {
-            place.member.logged(position);
+            replica.member.logged(position);
         }
-        let figures = self.metrics();
-        figures.log_bytes.store(log, Ordering::Relaxed);
-        figures.checkpoint_bytes.store(checkpoints, Ordering::Relaxed);
+        let metrics = self.metrics();
+        metrics.log_bytes.store(log, Ordering::Relaxed);
+        metrics.checkpoint_bytes.store(checkpoints, Ordering::Relaxed);
     }
 
     /// There is a new map: opens the partitions that a restart has left, and lets go of those that

@@ -61,10 +61,10 @@ impl ShardService {
             None => {
                 let asked = self.scrub.ended();
                 self.note_damaged();
-                let figures = &self.metrics().scrub;
-                count(&figures.walks, 1);
+                let metrics = &self.metrics().scrub;
+                count(&metrics.walks, 1);
                 if let Some(number) = asked {
-                    figures.done.store(number, Ordering::Relaxed);
+                    metrics.done.store(number, Ordering::Relaxed);
                 }
             }
         }
@@ -73,21 +73,21 @@ impl ShardService {
 
     /// One step of a walk. Returns where the next begins; `None`: the walk has ended.
     fn scrub_on(&mut self, mut walk: ScrubPosition, now: Duration) -> Option<ScrubPosition> {
-        if walk.place.is_none_or(|place| self.partitions.place(place).is_none()) {
+        if walk.place.is_none_or(|place| self.partitions.replica(place).is_none()) {
             walk.enter(self.partitions.place_after(walk.place, walk.dataset)?);
         }
-        let Some((id, place)) =
+        let Some((id, replica)) =
             walk.place.and_then(|id| Some((id, self.partitions.mark_ready(id)?)))
         else {
             return Some(walk);
         };
         let mut next = None;
-        if !place.member.is_led() {
-            match place.member.scrub_step(&walk.key, STEP_LEN, now) {
+        if !replica.member.is_led() {
+            match replica.member.scrub_step(&walk.key, STEP_LEN, now) {
                 Ok(step) => {
-                    let figures = &self.metrics().scrub;
-                    count(&figures.records, step.records);
-                    count(&figures.bytes, step.len);
+                    let metrics = &self.metrics().scrub;
+                    count(&metrics.records, step.records);
+                    count(&metrics.bytes, step.len);
                     next = step.next;
                 }
                 Err(error) => {
@@ -104,19 +104,19 @@ impl ShardService {
 
     /// Reports the findings.
     pub(super) fn scrub_found(&self, (dataset, partition): PlaceId, found: &MirrorEffect) {
-        let figures = &self.metrics().scrub;
+        let metrics = &self.metrics().scrub;
         match found {
             MirrorEffect::Damaged { key } => {
-                count(&figures.damaged, 1);
+                count(&metrics.damaged, 1);
                 let key = hash(key);
                 tracing::warn!(%dataset, %partition, key, "a record is damaged in memory");
             }
             MirrorEffect::Mended { key } => {
-                count(&figures.repaired, 1);
+                count(&metrics.repaired, 1);
                 tracing::warn!(%dataset, %partition, key = hash(key), "the record is right again");
             }
             MirrorEffect::Evened { .. } => {
-                count(&figures.evened, 1);
+                count(&metrics.evened, 1);
                 tracing::warn!(%dataset, %partition, "members held different records; they have the primary's now");
             }
             _ => {}
@@ -135,8 +135,8 @@ impl ShardService {
         let mut record = u64::from(self.id.get()) << 40;
         while let Some(id) = self.partitions.place_after(after, None) {
             after = Some(id);
-            let Some(place) = self.partitions.place(id) else { continue };
-            let partition = place.member.partition_mut();
+            let Some(replica) = self.partitions.replica(id) else { continue };
+            let partition = replica.member.partition_mut();
             let mut keys: Vec<(Box<[u8]>, u64)> = Vec::new();
             let visited = partition.visit_records(&[], &mut |key, meta| {
                 record += 1;
