@@ -72,14 +72,16 @@ pub struct EntryRemoval<'e> {
 }
 
 impl<'e> EntryRemoval<'e> {
-    fn operation(
-        &self,
-        actions: impl IntoIterator<Item = Action<'e>>,
-        with_stamp: bool,
-    ) -> Operation<'e> {
-        let is_file = Guard::BytesAre { key: &self.location.key, offset: at::STATE, bytes: &[0] };
-        let stamp = self.stamp.actions(0).filter(|_| with_stamp);
-        Operation::new(self.location.partition, actions.into_iter().chain(stamp)).guard(is_file)
+    fn is_file(&self) -> Guard<'e> {
+        Guard::BytesAre { key: &self.location.key, offset: at::STATE, bytes: &[0] }
+    }
+
+    /// Takes the key away, and leaves a change stamp.
+    #[inline]
+    fn early(&self) -> Operation<'e> {
+        let detach = Action::Detach { key: &self.location.key, to: self.orphan };
+        let actions = std::iter::once(detach).chain(self.stamp.actions(0));
+        Operation::new(self.location.partition, actions).guard(self.is_file())
     }
 
     /// As a request, whose results are for [`RemovedInode`](crate::sharing::open_references::RemovedInode),
@@ -87,20 +89,24 @@ impl<'e> EntryRemoval<'e> {
     /// (`with_stamp`).
     pub fn request(&self, with_stamp: bool) -> Operation<'e> {
         let actions = take_away(&self.location.key, self.orphan);
-        self.operation(actions, with_stamp).reveal(INODE_LEN as u32)
+        let mut op = Operation::new(self.location.partition, actions)
+            .guard(self.is_file())
+            .reveal(INODE_LEN as u32);
+        op.actions.extend(self.stamp.actions(0).filter(|_| with_stamp));
+        op
     }
 
     /// Completes it early, where only the record goes, or where the file has open references.
     /// `false`: that is not so, or cannot be done that way now; nothing was done.
+    #[inline]
     pub fn complete_early(&self, dataset: &Dataset, generation: Epoch) -> bool {
-        let key = &self.location.key;
-        let removal = self.operation([Action::Detach { key, to: self.orphan }], true);
-        let record = (self.location.partition, key.as_slice());
-        dataset.submit_change(record, &removal, generation, |value, _| is_alone(value))
+        let record = (self.location.partition, self.location.key.as_slice());
+        dataset.submit_change(record, &self.early(), generation, |value, _| is_alone(value))
     }
 }
 
 /// Whether nothing else belongs to the inode of the file in a record that begins with `value`.
+#[inline]
 fn is_alone(value: &[u8]) -> bool {
     Inode::decode(value).is_ok_and(|inode| {
         inode.layout == DataLayout::Inline
@@ -167,7 +173,7 @@ mod tests {
         let stamp = EntryMark::new(&location.key, Timestamp(5));
         let removal = EntryRemoval { location: &location, orphan: &orphan, stamp: &stamp };
         let request = removal.request(true);
-        let early = removal.operation([Action::Detach { key: &location.key, to: &orphan }], true);
+        let early = removal.early();
         assert_eq!(early.guards, request.guards);
         assert_eq!(early.actions[..], request.actions[1..]);
         assert!(matches!(request.actions[0], Action::Get { .. }));
