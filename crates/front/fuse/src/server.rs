@@ -127,13 +127,13 @@ impl Filesystem for FuseServer {
     }
 
     fn getattr(&self, req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
-        let mut turn = self.turn_of(req, 0, ExpectedRequest::Unknown);
-        let answer = self.ops.run(|ops| ops.attr(ino.0, fh.map(u64::from)));
-        let ops = Arc::clone(&self.ops);
-        turn.answer(move || match answer {
-            Ok((attr, promise)) => ops.caching.answer([promise], |[ttl]| reply.attr(&ttl, &attr)),
+        let _turn = self.turn_of(req, 0, ExpectedRequest::Unknown);
+        match self.ops.run(|ops| ops.attr(ino.0, fh.map(u64::from))) {
+            Ok((attr, promise)) => {
+                self.ops.caching.answer([promise], |[ttl]| reply.attr(&ttl, &attr));
+            }
             Err(errno) => reply.error(errno),
-        });
+        }
     }
 
     fn setattr(

@@ -11,12 +11,9 @@
 //! finds no worker, because the workers that are awake serve slow requests, or have lost their core
 //! to a program that computes.
 //!
-//! A program that has its answer from a worker on its own core takes that core at once, for as long
-//! as it computes. Where another request is there already, whose program waits on a core that has
-//! nothing else to do, that one is served first.
-//!
-//! The last one that is awake looks for the next request for a while before it sleeps. A program that has its answer mostly asks again within
-//! microseconds, and to wake a worker on a core that has gone idle takes longer than to serve.
+//! The last one that is awake looks for the next request for a while before it sleeps. A program
+//! that has its answer mostly asks again within microseconds, and to wake a worker on a core that
+//! has gone idle takes longer than to serve.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -27,7 +24,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use samite_transport::{PollCost, SpinTime};
 
 use crate::affinity::{AffinityFollower, leave};
-use crate::delayed_answer::DelayedAnswer;
 
 /// Time between two checks whether a worker in standby is missed: it is for two of them at most.
 const REST: Duration = Duration::from_millis(20);
@@ -63,8 +59,6 @@ pub struct ReaderPool {
     workers: usize,
     /// So many workers awake are enough for requests that go on.
     enough: usize,
-    /// An answer that leaves when the next request has been served, or when the sentinel looks.
-    held: DelayedAnswer,
     rest: Mutex<StandbyPeriod>,
     bell: Condvar,
 }
@@ -102,8 +96,6 @@ pub struct ServedRequest<'r, S: Fn() -> bool> {
     next: ExpectedRequest,
     /// The thread that asks.
     who: u32,
-    /// Its answer has not left: there is another request.
-    holds: bool,
 }
 
 impl ReaderPool {
@@ -120,7 +112,6 @@ impl ReaderPool {
             begun: AtomicU64::new(0),
             workers,
             enough: if cores < 4 { 1 } else { cores / 2 },
-            held: DelayedAnswer::new(),
             rest: Mutex::new(StandbyPeriod { is_guarded: false, resting: 0, called: 0 }),
             bell: Condvar::new(),
         }
@@ -146,10 +137,7 @@ impl ReaderPool {
         {
             looking.spin.woke();
         }
-        if self.held.is_there() && !is_soon() {
-            self.held.send();
-        }
-        ServedRequest { readers: self, is_soon, next, who, holds: false }
+        ServedRequest { readers: self, is_soon, next, who }
     }
 
     /// The request that is being served takes long: another worker is to wait for the next.
@@ -219,7 +207,6 @@ impl ReaderPool {
             let mut finds_nobody = false;
             if nap.is_guard && rest.called == 0 {
                 drop(rest);
-                self.held.send();
                 finds_nobody = self.finds_nobody();
                 rest = self.lock();
             }
@@ -237,8 +224,6 @@ impl ReaderPool {
         }
         rest.resting -= 1;
         rest.is_guarded &= !nap.is_guard;
-        drop(rest);
-        self.held.send();
     }
 
     /// Whether a request waits, and no worker begins it: the worker that is awake has lost its
@@ -293,33 +278,8 @@ impl StandbyWait {
     }
 }
 
-impl<S: Fn() -> bool> ServedRequest<'_, S> {
-    /// Sends the answer, maybe only when a request that is there already has been served.
-    pub fn answer(&mut self, send: impl FnOnce() + Send + 'static) {
-        let readers = self.readers;
-        let is_alone = readers.waiting.load(Ordering::SeqCst) == 0;
-        if is_alone && (self.is_soon)() && readers.device.get().is_some_and(has_request) {
-            match readers.held.keep(send) {
-                // The sentinel sends it if that request is gone.
-                Ok(()) if readers.lock().is_guarded => self.holds = true,
-                Ok(()) => readers.held.send(),
-                Err(send) => send(),
-            }
-        } else {
-            send();
-        }
-    }
-}
-
 impl<S: Fn() -> bool> Drop for ServedRequest<'_, S> {
     fn drop(&mut self) {
-        if self.holds {
-            // Somebody else may take the request that is there, and then this one sleeps.
-            leave();
-            self.readers.waiting.fetch_add(1, Ordering::SeqCst);
-            return;
-        }
-        self.readers.held.send();
         let waits_another = self.readers.waiting.fetch_add(1, Ordering::SeqCst) > 0;
         let (is_soon, is_last) = ((self.is_soon)(), !waits_another);
         let has_next = match self.next {
@@ -345,7 +305,6 @@ fn has_request(device: &OwnedFd) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
     use super::*;
@@ -449,60 +408,6 @@ mod tests {
         });
     }
 
-    /// Until an answer of a turn has not left at once. It is given the turn, and whether the answer has left by then.
-    fn hold(readers: &ReaderPool, then: impl Fn(&AtomicBool)) {
-        for _ in 0..10_000 {
-            while resting(readers) == 0 {
-                std::thread::yield_now();
-            }
-            let sent = Arc::new(AtomicBool::new(false));
-            let mut turn = readers.begin(7, ExpectedRequest::Unknown, || true);
-            let is_sent = Arc::clone(&sent);
-            turn.answer(move || is_sent.store(true, Ordering::SeqCst));
-            let is_held = turn.holds;
-            drop(turn);
-            then(&sent);
-            assert!(sent.load(Ordering::SeqCst));
-            if is_held {
-                return;
-            }
-        }
-        panic!("no answer was ever held");
-    }
-
-    #[test]
-    fn an_answer_is_sent_when_the_request_that_was_there_has_been_served() {
-        let (readers, _kernel) = with_request(2);
-        beside_one_that_rests(&readers, || {
-            hold(&readers, |_| drop(readers.begin(8, ExpectedRequest::More, || true)));
-        });
-        assert_eq!((waiting(&readers), resting(&readers)), (2, 0));
-    }
-
-    #[test]
-    fn an_answer_is_sent_before_a_request_that_takes_long() {
-        let (readers, _kernel) = with_request(2);
-        beside_one_that_rests(&readers, || {
-            hold(&readers, |sent| {
-                let _turn = readers.begin(8, ExpectedRequest::More, || false);
-                assert!(sent.load(Ordering::SeqCst));
-            });
-        });
-    }
-
-    #[test]
-    fn who_is_on_guard_sends_an_answer_when_the_request_that_was_there_is_gone() {
-        let (readers, _kernel) = with_request(2);
-        beside_one_that_rests(&readers, || {
-            hold(&readers, |sent| {
-                let end = Instant::now() + Duration::from_secs(30);
-                while !sent.load(Ordering::SeqCst) && Instant::now() < end {
-                    std::thread::yield_now();
-                }
-            });
-        });
-    }
-
     #[test]
     fn who_is_called_while_it_looks_from_its_guard_has_heard() {
         let (readers, _kernel) = with_request(2);
@@ -528,16 +433,6 @@ mod tests {
             }
         });
         assert_eq!((waiting(&readers), resting(&readers)), (2, 0));
-    }
-
-    #[test]
-    fn an_answer_is_sent_at_once_where_nobody_is_on_guard() {
-        let (readers, _kernel) = with_request(1);
-        let sent = Arc::new(AtomicBool::new(false));
-        let mut turn = readers.begin(7, ExpectedRequest::Unknown, || true);
-        let is_sent = Arc::clone(&sent);
-        turn.answer(move || is_sent.store(true, Ordering::SeqCst));
-        assert!(sent.load(Ordering::SeqCst));
     }
 
     #[test]
