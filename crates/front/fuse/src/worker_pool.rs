@@ -7,9 +7,7 @@
 //! woken when a request takes long while nobody waits, and comes back by itself where no request
 //! has begun for a short time, so that none is delayed for longer by others. While requests go on
 //! it comes back only to a machine that has cores for it: workers beyond those take them from the
-//! programs that wait. One of the workers in standby is the sentinel: it sees soon when a request
-//! finds no worker, because the workers that are awake serve slow requests, or have lost their core
-//! to a program that computes.
+//! programs that wait.
 //!
 //! The last one that is awake looks for the next request for a while before it sleeps. A program
 //! that has its answer mostly asks again within microseconds, and to wake a worker on a core that
@@ -27,15 +25,6 @@ use crate::affinity::{AffinityFollower, leave};
 
 /// Time between two checks whether a worker in standby is missed: it is for two of them at most.
 const REST: Duration = Duration::from_millis(20);
-
-/// The same for the sentinel.
-const GUARD: Duration = Duration::from_micros(500);
-
-/// For so long no request begins before the sentinel comes back.
-const QUIET: Duration = Duration::from_millis(1);
-
-/// A request that is there for so long, while no other one is begun, has found nobody.
-const BEGUN_AFTER: Duration = Duration::from_micros(20);
 
 /// Looking for the next request before sleeping, at most.
 const LOOK_MAX: Duration = Duration::from_micros(200);
@@ -71,8 +60,6 @@ struct PollGuard {
 
 #[derive(Debug)]
 struct StandbyPeriod {
-    /// One of them is the sentinel.
-    is_guarded: bool,
     /// Workers in standby.
     resting: usize,
     /// How many of them have been woken, and count among the idle ones.
@@ -112,7 +99,7 @@ impl ReaderPool {
             begun: AtomicU64::new(0),
             workers,
             enough: if cores < 4 { 1 } else { cores / 2 },
-            rest: Mutex::new(StandbyPeriod { is_guarded: false, resting: 0, called: 0 }),
+            rest: Mutex::new(StandbyPeriod { resting: 0, called: 0 }),
             bell: Condvar::new(),
         }
     }
@@ -196,85 +183,32 @@ impl ReaderPool {
             return;
         }
         rest.resting += 1;
-        let mut nap = StandbyWait::default();
         let mut seen = self.begun.load(Ordering::Relaxed);
         loop {
-            // Beside one that may have lost its core, another one waits already.
-            let needs_guard = self.waiting.load(Ordering::SeqCst) < 2;
-            nap.is_guard |= needs_guard && !std::mem::replace(&mut rest.is_guarded, true);
-            let waited = self.bell.wait_timeout_while(rest, nap.tick(), |rest| rest.called == 0);
+            let waited = self.bell.wait_timeout_while(rest, REST, |rest| rest.called == 0);
             rest = waited.unwrap_or_else(PoisonError::into_inner).0;
-            let mut finds_nobody = false;
-            if nap.is_guard && rest.called == 0 {
-                drop(rest);
-                finds_nobody = self.finds_nobody();
-                rest = self.lock();
-            }
             if rest.called > 0 {
                 rest.called -= 1;
                 break;
             }
             let begun = self.begun.load(Ordering::Relaxed);
             let goes_on = std::mem::replace(&mut seen, begun) != begun;
-            let has_cores = self.workers - rest.resting < self.enough;
-            if nap.is_over(goes_on, has_cores, finds_nobody) {
+            if self.misses(rest.resting, goes_on) {
                 self.waiting.fetch_add(1, Ordering::SeqCst);
                 break;
             }
         }
         rest.resting -= 1;
-        rest.is_guarded &= !nap.is_guard;
     }
 
-    /// Whether a request waits, and no worker begins it: the worker that is awake has lost its
-    /// core.
-    fn finds_nobody(&self) -> bool {
-        let Some(device) = self.device.get() else { return false };
-        let begun = self.begun.load(Ordering::Relaxed);
-        let end = Instant::now() + BEGUN_AFTER;
-        while has_request(device) && self.begun.load(Ordering::Relaxed) == begun {
-            if Instant::now() >= end {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-        false
+    /// Whether one of so many workers in standby is to come back. `goes_on`: a request has begun
+    /// since the last check.
+    const fn misses(&self, resting: usize, goes_on: bool) -> bool {
+        !goes_on || self.workers - resting < self.enough
     }
 
     fn lock(&self) -> MutexGuard<'_, StandbyPeriod> {
         self.rest.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A standby period in which nobody has woken the worker.
-#[derive(Debug, Default)]
-struct StandbyWait {
-    is_guard: bool,
-    rested: Duration,
-    /// For how long no request has begun.
-    quiet: Duration,
-}
-
-impl StandbyWait {
-    /// Time between two looks.
-    const fn tick(&self) -> Duration {
-        if self.is_guard { GUARD } else { REST }
-    }
-
-    /// For how long no request has begun when it is missed.
-    const fn patience(&self) -> Duration {
-        if self.is_guard { QUIET } else { REST }
-    }
-
-    /// A tick has passed, in which requests went on or did not. `has_cores`: the machine has cores
-    /// for one more worker than those that are awake. `finds_nobody`: a request waits, as the
-    /// sentinel has seen.
-    fn is_over(&mut self, goes_on: bool, has_cores: bool, finds_nobody: bool) -> bool {
-        self.rested += self.tick();
-        self.quiet = if goes_on { Duration::ZERO } else { self.quiet + self.tick() };
-        self.quiet >= self.patience()
-            || has_cores && self.rested >= REST
-            || self.is_guard && finds_nobody
     }
 }
 
@@ -357,82 +291,15 @@ mod tests {
 
     #[test]
     fn who_rests_is_missed_when_no_request_begins_or_there_are_cores() {
-        let nobody_asks = false;
-        assert!(StandbyWait::default().is_over(false, false, nobody_asks));
-        assert!(StandbyWait::default().is_over(true, true, nobody_asks));
-        assert!(!StandbyWait::default().is_over(true, false, true));
+        let missed = |cores, resting, goes_on| ReaderPool::new(8, cores).misses(resting, goes_on);
+        for cores in [1, 2, 3, 4, 64] {
+            assert!(missed(cores, 7, false));
+        }
+        assert!(!missed(2, 7, true));
+        assert!(missed(4, 7, true) && !missed(4, 6, true));
+        assert!(missed(64, 1, true));
         let enough = |cores| ReaderPool::new(8, cores).enough;
         assert_eq!([1, 2, 3, 4, 64].map(enough), [1, 1, 1, 2, 32]);
-    }
-
-    #[test]
-    fn who_is_on_guard_sees_soon_that_a_request_finds_nobody() {
-        let guard = || StandbyWait { is_guard: true, ..StandbyWait::default() };
-        assert!(guard().is_over(false, false, true));
-        assert!(guard().is_over(true, false, true));
-        // There is nothing to serve.
-        assert!(!guard().is_over(false, true, false));
-        let mut nap = guard();
-        let ticks = (1..).find(|_| nap.is_over(false, false, false));
-        assert_eq!(ticks.map(|ticks| ticks * GUARD), Some(QUIET));
-    }
-
-    /// With a request that is there and stays.
-    fn with_request(workers: usize) -> (ReaderPool, OwnedFd) {
-        let readers = ReaderPool::new(workers, 2);
-        let (device, kernel) = rustix::pipe::pipe().unwrap();
-        readers.look_at(device);
-        assert!(!readers.finds_nobody());
-        rustix::io::write(&kernel, b"?").unwrap();
-        assert!(readers.finds_nobody());
-        (readers, kernel)
-    }
-
-    /// Puts a worker into standby, and has it come back, while `body` runs.
-    fn beside_one_that_rests(readers: &ReaderPool, body: impl FnOnce()) {
-        struct Over<'o>(&'o AtomicBool);
-        impl Drop for Over<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::SeqCst);
-            }
-        }
-        let is_over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::SeqCst) {
-                    drop(readers.begin(0, ExpectedRequest::More, || true));
-                }
-            });
-            let _over = Over(&is_over);
-            body();
-        });
-    }
-
-    #[test]
-    fn who_is_called_while_it_looks_from_its_guard_has_heard() {
-        let (readers, _kernel) = with_request(2);
-        beside_one_that_rests(&readers, || {
-            for late in 0..500 {
-                while resting(&readers) == 0 {
-                    std::thread::yield_now();
-                }
-                let began = Instant::now();
-                let turn = readers.begin(7, ExpectedRequest::More, || false);
-                // About when the sentinel looks, which comes to its tick a little late.
-                let tick = GUARD + Duration::from_micros(late % 250);
-                while resting(&readers) > 0 && began.elapsed() < tick {
-                    std::hint::spin_loop();
-                }
-                readers.call();
-                // No worker is woken that is not in standby, at any time.
-                while began.elapsed() < tick + 2 * BEGUN_AFTER {
-                    let rest = readers.lock();
-                    assert!(rest.called <= rest.resting);
-                }
-                drop(turn);
-            }
-        });
-        assert_eq!((waiting(&readers), resting(&readers)), (2, 0));
     }
 
     #[test]
