@@ -124,15 +124,13 @@ impl Filesystem for FuseServer {
     }
 
     fn getattr(&self, req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
-        let mut turn = self.turn_of(req, 0, ExpectedRequest::Unknown);
-        let answer = self.ops.run(|ops| ops.attr(ino.0, fh.map(u64::from)));
-        let ops = Arc::clone(&self.ops);
-        turn.answer(move || match answer {
+        let _turn = self.turn_of(req, 0, ExpectedRequest::Unknown);
+        match self.ops.run(|ops| ops.attr(ino.0, fh.map(u64::from))) {
             Ok((attr, delegation)) => {
-                ops.caching.answer([delegation], |[ttl]| reply.attr(&ttl, &attr))
+                self.ops.caching.answer([delegation], |[ttl]| reply.attr(&ttl, &attr));
             }
             Err(errno) => reply.error(errno),
-        });
+        }
     }
 
     fn setattr(
