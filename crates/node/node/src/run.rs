@@ -34,6 +34,7 @@ use crate::membership::leader_loop::{self, LeaderLoop};
 use crate::membership::map_watch::NodeCredentials;
 use crate::membership::vote_sender::VoteSenders;
 use crate::membership::{CoordinatorAsk, KEEPER_QUEUE_LEN, NodeMembership, heartbeat, reports};
+use crate::metrics_server::MetricsServer;
 use crate::partitions::OpenPartitions;
 use crate::robust_word::AliveWord;
 use crate::shard::ShardService;
@@ -61,6 +62,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
         .ok_or_else(|| Error::new(ErrorKind::Internal, "the memory backend has no arena"))?;
     let listeners = listen(&config)?;
     let addresses = addresses(&config.socket, &listeners);
+    let scraped = config.metrics.as_ref().map(MetricsServer::listen).transpose()?;
     let faults = faults::faults(&config);
     let loops = event_loops(&config, &key, &faults, listeners)?;
     let mine = (config.node, config.shards);
@@ -91,6 +93,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
         target: Box::new(memory.clone()),
         worker: worker.clone(),
         notices,
+        metrics_address: scraped.as_ref().map(|server| server.address().to_owned()),
     }));
     let null = NullBackend::new(config.memory_bytes);
     let held = open_partitions(&shared, &loops, (&memory, &null), flash.as_ref())?;
@@ -101,6 +104,10 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
         let shared = Arc::clone(&shared);
         move || worker::run(&shared, &jobs)
     })?;
+    if let Some(server) = &scraped {
+        spawn("metrics", server.body(&shared))?;
+        tracing::info!(node = %config.node, address = server.address(), "serves metrics");
+    }
     let process = format_args!("{:x}", shared.incarnation);
     tracing::info!(node = %config.node, process, ?addresses, "listening");
     events(NodeEvent::Listening { addresses });
@@ -110,6 +117,9 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
         Err(error) => (None, Err(error)),
     };
     stop.stop();
+    if let Some(server) = scraped {
+        server.end();
+    }
     shared.membership.end_keeper();
     // Before the shards: a node that follows this node's coordinator is to follow another at once.
     keeper.map(JoinHandle::join);
