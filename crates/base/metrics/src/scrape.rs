@@ -64,6 +64,8 @@ pub fn response_head(status: u16, words: &str, content_type: &str, len: usize) -
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -93,5 +95,15 @@ mod tests {
         assert_eq!(ScrapeRequest::read(&head), ScrapeRequest::Incomplete);
         head.resize(2 * HEAD_LEN_MAX, b'a');
         assert!(matches!(ScrapeRequest::read(&head), ScrapeRequest::Refused(431, _)));
+    }
+
+    proptest! {
+        #[test]
+        fn more_bytes_change_no_answer(mut head in "(GET|[A-Z ]{3}) ?/?(metrics)?[ -~\r\n]{0,40}\n?\r?\n?", more in any::<u8>()) {
+            let read = ScrapeRequest::read(head.as_bytes());
+            head.push(char::from(more));
+            let longer = ScrapeRequest::read(head.as_bytes());
+            prop_assert!(read == ScrapeRequest::Incomplete || read == longer, "{read:?} {longer:?}");
+        }
     }
 }

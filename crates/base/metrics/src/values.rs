@@ -30,6 +30,7 @@ impl Default for MetricValues {
 impl MetricValues {
     /// The number at `index` of series `label` of the metric at `position`. A label that there is
     /// not counts as the first.
+    #[inline]
     fn number(&self, position: usize, label: usize, index: usize) -> &AtomicU64 {
         let metric = &METRICS[position];
         debug_assert!(label < metric.labels.series(), "{}: label {label}", metric.name);

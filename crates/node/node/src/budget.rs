@@ -60,10 +60,8 @@ impl ReplyBudget {
         let mut body = FRAME_BODY_LEN;
         let mut payload = 0usize;
         let mut sharers = 0usize;
-        let mut has_values = false;
-        let mut has_blocks = false;
-        let mut lease_term = Duration::ZERO;
-        let mut written = 0usize;
+        let (mut has_values, mut has_blocks) = (false, false);
+        let (mut lease_term, mut written) = (Duration::ZERO, 0usize);
         let (mut has_mutation, mut has_lists) = (false, false);
         for operation in &request.operations {
             let mutates = operation.is_mutation();

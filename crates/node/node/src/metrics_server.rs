@@ -68,7 +68,8 @@ impl MetricsServer {
         &self.address
     }
 
-    /// The work of the thread, until [`MetricsServer::end`].
+    /// The work of the thread, until the server is dropped; then it ends with the connection that it
+    /// serves.
     pub(crate) fn body(&self, shared: &Arc<NodeShared>) -> impl FnOnce() + Send + use<> {
         let (listener, shared) = (Arc::clone(&self.listener), Arc::clone(shared));
         move || {
@@ -85,9 +86,10 @@ impl MetricsServer {
             }
         }
     }
+}
 
-    /// Takes no more connections. The thread, which is not joined, ends with the one that it serves.
-    pub(crate) fn end(&self) {
+impl Drop for MetricsServer {
+    fn drop(&mut self) {
         // A thread that waits for a connection is woken by it.
         let _ = rustix::net::shutdown(&self.listener, Shutdown::Both);
         if let Some(path) = &self.path {
@@ -219,11 +221,12 @@ mod tests {
         let address = MetricsAddress::Unix(dir.join("socket"));
         let left = MetricsServer::listen(&address).expect("it is free");
         assert!(MetricsServer::listen(&address).is_err(), "somebody listens there");
-        let MetricsServer { listener, .. } = left;
-        drop(listener);
+        // As a death leaves it.
+        let _ = rustix::net::shutdown(&left.listener, Shutdown::Both);
+        std::mem::forget(left);
         let next = MetricsServer::listen(&address).expect("nobody listens there");
         assert_eq!(next.address(), address.to_string());
-        next.end();
+        drop(next);
         let MetricsAddress::Unix(path) = &address else { unreachable!("made above") };
         assert!(!path.exists());
         std::fs::write(path, "a file").expect("it is free");
@@ -240,7 +243,7 @@ mod tests {
             rustix::net::accept_with(&listener, SocketFlags::CLOEXEC).map(drop)
         });
         std::thread::sleep(Duration::from_millis(20));
-        server.end();
+        drop(server);
         assert!(waiting.join().expect("no panic").is_err());
     }
 }

@@ -95,23 +95,7 @@ fn one(args: &StatusArgs, target: &ClusterTarget) -> Result<(), CommandFailure> 
     if args.json {
         let nodes: Vec<_> = answers
             .iter()
-            .map(|(entry, answer)| match answer {
-                Ok(status) => {
-                    let metrics = ask_metrics(target, entry).ok();
-                    serde_json::json!({
-                        "node": entry.node, "pid": entry.pid, "socket": entry.socket,
-                        "tcp": entry.tcp, "serving": true, "state": state(entry),
-                        "status": status,
-                        "metrics_address": metrics.as_ref().and_then(|all| all.address.as_ref()),
-                        "metrics": metrics.as_ref().map(|all| samples_as_json(&all.samples)),
-                    })
-                }
-                Err(error) => serde_json::json!({
-                    "node": entry.node, "pid": entry.pid, "socket": entry.socket, "tcp": entry.tcp,
-                    "serving": false, "state": state(entry), "error": error.message(),
-                    "ended": node_life::ended(&target.dir, entry),
-                }),
-            })
+            .map(|(entry, answer)| node_as_json(target, entry, answer, state(entry)))
             .collect();
         out.json(&serde_json::json!({
             "cluster": file.cluster,
@@ -194,6 +178,31 @@ fn ask(target: &ClusterTarget, entry: &NodeEntry) -> SamiteResult<NodeStatus> {
     target
         .connect_to(std::slice::from_ref(entry), Some(TIMEOUT))
         .and_then(|client| client.node_status(entry.node))
+}
+
+/// A node, and all that it tells of itself.
+fn node_as_json(
+    target: &ClusterTarget,
+    entry: &NodeEntry,
+    answer: &SamiteResult<NodeStatus>,
+    state: &str,
+) -> serde_json::Value {
+    match answer {
+        Ok(status) => {
+            let metrics = ask_metrics(target, entry).ok();
+            serde_json::json!({
+                "node": entry.node, "pid": entry.pid, "socket": entry.socket, "tcp": entry.tcp,
+                "serving": true, "state": state, "status": status,
+                "metrics_address": metrics.as_ref().and_then(|all| all.address.as_ref()),
+                "metrics": metrics.as_ref().map(|all| samples_as_json(&all.samples)),
+            })
+        }
+        Err(error) => serde_json::json!({
+            "node": entry.node, "pid": entry.pid, "socket": entry.socket, "tcp": entry.tcp,
+            "serving": false, "state": state, "error": error.message(),
+            "ended": node_life::ended(&target.dir, entry),
+        }),
+    }
 }
 
 /// The metrics of a node; one of another version may have none.

@@ -33,11 +33,7 @@ impl ShardService {
             Ok(asked) => asked,
             Err(error) => return out.close(conn, ErrorKind::Corrupt, &format!("request: {error}")),
         };
-        let kind = match asked {
-            ControlRequest::Lock(_) | ControlRequest::CancelLock { .. } => RequestKind::Lock,
-            _ => RequestKind::Control,
-        };
-        self.metrics().add_at(registry::REQUESTS, kind.index(), 1);
+        self.count_control(&asked);
         let reply = match asked {
             ControlRequest::Map { known } => self.map_after(known),
             ControlRequest::Copy { dataset, partition } => {
@@ -93,6 +89,14 @@ impl ShardService {
             Ok(None) => {}
             Err(error) => self.send_control(to, &refused(&error), out),
         }
+    }
+
+    fn count_control(&self, asked: &ControlRequest) {
+        let kind = match asked {
+            ControlRequest::Lock(_) | ControlRequest::CancelLock { .. } => RequestKind::Lock,
+            _ => RequestKind::Control,
+        };
+        self.metrics().add_at(registry::REQUESTS, kind.index(), 1);
     }
 
     pub(super) fn send_control(&self, to: ReplyTo, reply: &ControlReply, out: &mut ReplySink) {
