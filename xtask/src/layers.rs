@@ -63,11 +63,15 @@ fn graph(config: &TidyConfig, metadata: &WorkspaceMetadata) -> String {
             let arrow = if uses.is_empty() { String::new() } else { " → ".to_owned() };
             let end = if index + 1 < crates.len() { "  ·" } else { "" };
             let part = format!(" {}{arrow}{}{end}", short(krate), uses.join(" "));
-            if line.chars().count() + part.chars().count() > LINE_MAX {
+            let (room, len) = (LINE_MAX - line.chars().count(), part.chars().count());
+            if len <= room {
+                line.push_str(&part);
+            } else if indent + len <= LINE_MAX {
                 let _ = writeln!(text, "{line}");
-                line = " ".repeat(indent);
+                line = " ".repeat(indent) + &part;
+            } else {
+                push_wrapped(&mut text, &mut line, &part, indent);
             }
-            line.push_str(&part);
         }
         let _ = writeln!(text, "{line}");
     }
@@ -75,10 +79,34 @@ fn graph(config: &TidyConfig, metadata: &WorkspaceMetadata) -> String {
     text
 }
 
+/// Adds a crate that is longer than a line, word by word.
+fn push_wrapped(text: &mut String, line: &mut String, part: &str, indent: usize) {
+    for word in part.split_whitespace() {
+        if line.chars().count() + 1 + word.chars().count() > LINE_MAX {
+            let _ = writeln!(text, "{line}");
+            *line = " ".repeat(indent + 2);
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::tidy::sample_config;
+
+    #[test]
+    fn a_crate_that_uses_many_is_wrapped() {
+        let (mut text, mut line) = (String::new(), "node    ".to_owned());
+        let part = format!(" node → {}", "another ".repeat(20));
+        push_wrapped(&mut text, &mut line, &part, 8);
+        let all = format!("{text}{line}");
+        assert!(all.starts_with("node     node → another another"), "{all}");
+        assert_eq!(all.matches("another").count(), 20);
+        assert!(all.lines().all(|line| line.chars().count() <= LINE_MAX), "{all}");
+        assert!(all.lines().skip(1).all(|line| line.starts_with("           another")), "{all}");
+    }
 
     #[test]
     fn a_page_with_another_graph_is_told() {

@@ -21,7 +21,7 @@ pub use metadata::{CrateUse, WorkspaceMetadata};
 pub use sources::sample;
 pub use sources::{SourceFile, collect as sources};
 
-use crate::{layers, skips};
+use crate::{layers, metrics, skips};
 
 /// Runs every check. `Ok` is a summary line, `Err` all problems found.
 pub fn run(root: &Path) -> Result<String, Vec<String>> {
@@ -40,6 +40,7 @@ pub fn run(root: &Path) -> Result<String, Vec<String>> {
     problems.extend(names::check(&config, &files));
     let page = files.iter().find(|file| file.path == layers::PAGE);
     problems.extend(page.and_then(|page| layers::check(&config, &metadata, &page.text)));
+    problems.extend(metrics::check(root));
     match std::fs::read_to_string(root.join(skips::LIST)) {
         Ok(list) => problems.extend(skips::check(&list, &files)),
         Err(error) => problems.push(format!("read {}: {error}", skips::LIST)),

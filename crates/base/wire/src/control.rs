@@ -13,6 +13,7 @@ use crate::delta::MapDelta;
 use crate::limits::BODY_LEN_MAX;
 use crate::lock::{KnownLock, LockAnswer, LockOwner, LockRequest};
 use crate::membership::{AdminRequest, Heartbeat, LeaderAddress, MemberReport, NodeLease};
+use crate::status::{NodeMetrics, NodeStatus};
 
 /// Bytes of a chunk unless said otherwise.
 pub const CHUNK_LEN_DEFAULT: u32 = 1 << 20;
@@ -39,7 +40,7 @@ pub enum ControlRequest {
         /// Name.
         name: String,
     },
-    /// The node's own metrics.
+    /// How the node is. Reply: [`ControlReply::Status`].
     Status,
     /// Ask for arena blocks for later writes (shared memory only). Reply: [`ControlReply::Granted`].
     Grant {
@@ -153,6 +154,8 @@ pub enum ControlRequest {
         /// The messages.
         messages: Vec<Vec<u8>>,
     },
+    /// All metrics of the node. Reply: [`ControlReply::Metrics`].
+    Metrics,
 }
 
 /// Answers a [`ControlRequest`].
@@ -160,7 +163,7 @@ pub enum ControlRequest {
 pub enum ControlReply {
     /// The cluster map; `None` when the caller's is current.
     Map(Option<ClusterMapData>),
-    /// The node's metrics.
+    /// How the node is.
     Status(NodeStatus),
     /// Blocks granted: (arena offset, generation) each; fewer than asked for when the target is nearly full.
     Granted(Vec<(u64, u32)>),
@@ -181,7 +184,7 @@ pub enum ControlReply {
     Faults(FaultStatus),
     /// The node has begun.
     Scrubbing {
-        /// When [`ScrubStatus::done`] has come to this number, everything was looked at.
+        /// When [`ScrubStatus::done`](crate::status::ScrubStatus::done) has come to this number, everything was looked at.
         number: u64,
     },
     /// The node's copy of a partition; `None`: it has none, the partition was never touched here.
@@ -217,6 +220,8 @@ pub enum ControlReply {
         /// Clients of those that are asked about.
         clients: Vec<ClientId>,
     },
+    /// The metrics.
+    Metrics(NodeMetrics),
 }
 
 impl ControlReply {
@@ -513,71 +518,6 @@ pub struct PartitionRange {
     pub first: PartitionId,
     /// How many.
     pub count: u32,
-}
-
-/// Damage that a node has found in the data that it holds, since its start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ScrubStatus {
-    /// Number of the last [`ControlRequest::Scrub`] that has been carried out.
-    pub done: u64,
-    /// Times that everything was looked at, asked for or not.
-    pub walks: u64,
-    /// Records that were looked at.
-    pub records: u64,
-    /// Bytes of their values.
-    pub bytes: u64,
-    /// Records that were found damaged, by whatever way.
-    pub damaged: u64,
-    /// Of these, those that are right again.
-    pub repaired: u64,
-    /// Records that are damaged, as far as that is known: now, not since the start.
-    pub left: u64,
-    /// Ranges of records that another member held otherwise, and was sent anew.
-    pub evened: u64,
-}
-
-/// Metrics of a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeStatus {
-    /// See [`NodeInfo::incarnation`].
-    pub incarnation: u64,
-    /// Process id.
-    pub pid: u32,
-    /// Seconds since start.
-    pub uptime_s: u64,
-    /// Bytes the target can hold.
-    pub capacity_bytes: u64,
-    /// Bytes in use, metadata included.
-    pub used_bytes: u64,
-    /// Bytes of the arena whose pages are in place.
-    pub populated_bytes: u64,
-    /// Records held.
-    pub records: u64,
-    /// Leaked orphans: records without a name that are open for nobody any more, left behind by
-    /// clients that died, to be swept.
-    pub abandoned: u64,
-    /// Bytes of the logs of durable datasets.
-    pub log_bytes: u64,
-    /// Bytes of their checkpoints.
-    pub checkpoint_bytes: u64,
-    /// Connections open.
-    pub connections: u64,
-    /// Requests with operations served since start.
-    pub requests: u64,
-    /// Operations served since start (a request carries many).
-    pub operations: u64,
-    /// Frames that came from other nodes since start.
-    pub peer_frames: u64,
-    /// Members of groups that its primaries bring up to date now.
-    pub resyncs: u64,
-    /// Those of them that wait until there is room for what they lack.
-    pub resyncs_without_room: u64,
-    /// Bytes that its primaries sent for that since start.
-    pub resync_bytes: u64,
-    /// Damage that it has found in the data that it holds.
-    pub scrub: ScrubStatus,
-    /// Node of the coordinator that it follows, if it knows one.
-    pub leader: Option<NodeId>,
 }
 
 /// Encodes a handshake or control message.

@@ -23,6 +23,7 @@ pub mod lookup;
 pub mod membership;
 pub mod op;
 pub mod peer;
+pub mod status;
 pub mod submission;
 
 pub use codec::{FieldDecoder, WireError};

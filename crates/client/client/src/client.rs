@@ -10,11 +10,11 @@ use samite_transport::client::{NodeLink, OutgoingRequest};
 use samite_transport::{Address, ClusterKey};
 use samite_types::{DatasetId, Deadline, Epoch, Error, ErrorKind, NodeId, PartitionId, Result};
 use samite_wire::control::{
-    ControlReply, ControlRequest, DatasetSpec, LostRecords, NodeStatus, PartitionCopy, decode,
-    encode,
+    ControlReply, ControlRequest, DatasetSpec, LostRecords, PartitionCopy, decode, encode,
 };
 use samite_wire::frame::FrameKind;
 use samite_wire::membership::AdminRequest;
+use samite_wire::status::{NodeMetrics, NodeStatus};
 
 use crate::config::transport_from_env;
 use crate::peer::{ClientCredentials, NodePeer, prefer};
@@ -266,7 +266,7 @@ impl Client {
         DatasetSpec { redundancy, reads, ..DatasetSpec::new(name) }
     }
 
-    /// Metrics of one node.
+    /// How one node is.
     ///
     /// # Errors
     /// `NotFound`: the map has no such node; `Unavailable`, `Timeout`.
@@ -282,6 +282,17 @@ impl Client {
         match self.ask_node(node, &ControlRequest::Status, deadline)? {
             (_, ControlReply::Status(status)) => Ok(status),
             (link, _) => Err(unexpected(&link, "its status")),
+        }
+    }
+
+    /// All metrics of one node.
+    ///
+    /// # Errors
+    /// As [`Self::node_status`].
+    pub fn node_metrics(&self, node: NodeId) -> Result<NodeMetrics> {
+        match self.ask_node(node, &ControlRequest::Metrics, self.deadline())? {
+            (_, ControlReply::Metrics(metrics)) => Ok(metrics),
+            (link, _) => Err(unexpected(&link, "its metrics")),
         }
     }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use samite_client::{Client, Dataset};
 use samite_types::{Deadline, Entropy, Epoch, Error, ErrorKind, Result, SystemEntropy};
-use samite_wire::control::NodeStatus;
 use samite_wire::op::{Action, Guard, Operation};
+use samite_wire::status::NodeStatus;
 
 use crate::files::deferred::pending::DeferredFiles;
 use crate::names::cache::DirCache;

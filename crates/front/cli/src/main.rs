@@ -4,6 +4,7 @@ mod cluster;
 mod commands;
 mod failure;
 mod health;
+mod metric_json;
 mod output;
 mod paths;
 mod signals;

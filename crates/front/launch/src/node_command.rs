@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use samite_client::runtime::{ClusterDir, ClusterSetup};
+use samite_node::MetricsAddress;
 use samite_types::NodeId;
 
 use crate::directories::node_dir;
@@ -37,6 +38,12 @@ pub fn node_arguments(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> V
     }
     if let Some(micros) = setup.scrub_interval_us {
         pair("--scrub-interval", format!("{micros}us").into());
+    }
+    // A node that is added when there is no port left serves none.
+    let metrics = setup.metrics.as_ref().filter(|_| is_node);
+    let metrics = metrics.and_then(|address| address.parse::<MetricsAddress>().ok());
+    if let Some(address) = metrics.and_then(|address| address.of_node(node.get()).ok()) {
+        pair("--metrics", address.to_string().into());
     }
     if let Some(files) = &setup.etcd_tls {
         pair("--etcd-ca", (&files.authorities).into());
@@ -80,6 +87,7 @@ mod tests {
             tcp: true,
             durable: Some("/flash".into()),
             scrub_interval_us: Some(5),
+            metrics: Some("127.0.0.1:9100".into()),
             coordinators: 2,
             third_voter: Some(VoterEntry::default()),
             is_founded: true,
@@ -89,7 +97,7 @@ mod tests {
             let all = node_arguments(&dir, &setup, node);
             all.iter().map(|one| one.to_str().unwrap()).collect::<Vec<_>>().join(" ")
         };
-        let rest = "--coordinators 2 --partitions 8 --tcp 127.0.0.1:0 --scrub-interval 5us";
+        let rest = "--coordinators 2 --partitions 8 --tcp 127.0.0.1:0 --scrub-interval 5us --metrics 127.0.0.1:9101";
         assert_eq!(
             line(NodeId(1)),
             format!(
@@ -97,6 +105,8 @@ mod tests {
                  --durable /flash/n1 --tls --third-voter --founded"
             )
         );
-        assert!(line(NodeId::THIRD_VOTER).contains("--memory 16777216 --shards 1 --coord"));
+        let voter = line(NodeId::THIRD_VOTER);
+        assert!(voter.contains("--memory 16777216 --shards 1 --coord"));
+        assert!(!voter.contains("--metrics"), "it has none");
     }
 }

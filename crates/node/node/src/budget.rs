@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use samite_metrics::registry::RequestKind;
 use samite_types::ErrorKind;
 use samite_wire::limits::{
     BLOCKS_MAX, BODY_LEN_MAX, HOLDERS_LEN_MAX, PAYLOAD_LEN_MAX, RECORD_LEN_MAX,
@@ -40,6 +41,10 @@ pub(crate) struct ReplyBudget {
     pub has_blocks: bool,
     /// Longest term of the delegations that the request asks for; zero: it asks for none.
     pub lease_term: Duration,
+    /// What the request is counted as.
+    pub kind: RequestKind,
+    /// Bytes of the values that it brings.
+    pub written: usize,
 }
 
 impl ReplyBudget {
@@ -55,11 +60,12 @@ impl ReplyBudget {
         let mut body = FRAME_BODY_LEN;
         let mut payload = 0usize;
         let mut sharers = 0usize;
-        let mut has_values = false;
-        let mut has_blocks = false;
-        let mut lease_term = Duration::ZERO;
+        let (mut has_values, mut has_blocks) = (false, false);
+        let (mut lease_term, mut written) = (Duration::ZERO, 0usize);
+        let (mut has_mutation, mut has_lists) = (false, false);
         for operation in &request.operations {
             let mutates = operation.is_mutation();
+            has_mutation |= mutates;
             body += FAILURE_LEN;
             sharers += usize::from(shares(operation));
             for action in &operation.actions {
@@ -74,8 +80,10 @@ impl ReplyBudget {
                     Action::Put { data, .. }
                     | Action::Write { data, .. }
                     | Action::Append { data, .. } => {
-                        has_blocks |= matches!(data, ValueData::Blocks(_))
+                        has_blocks |= matches!(data, ValueData::Blocks(_));
+                        written += data.len();
                     }
+                    Action::List { .. } => has_lists = true,
                     Action::Locate { .. } => has_values = true,
                     Action::Holders { .. } => {
                         has_values = true;
@@ -107,6 +115,12 @@ impl ReplyBudget {
             read_payload: payload_max - payload,
             has_blocks,
             lease_term,
+            kind: match (has_mutation, has_lists) {
+                (true, _) => RequestKind::Write,
+                (false, true) => RequestKind::List,
+                (false, false) => RequestKind::Read,
+            },
+            written,
         })
     }
 }

@@ -11,6 +11,8 @@ use samite_transport::{TlsAuthorities, TlsFiles};
 use samite_types::fault::FaultTable;
 use samite_types::{Epoch, NodeId};
 
+use crate::metrics_address::MetricsAddress;
+
 /// Settings of a node.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
@@ -45,6 +47,8 @@ pub struct NodeConfig {
     pub scrub_interval: Option<Duration>,
     /// Directory of durable datasets; `None`: this node can have none.
     pub flash: Option<FlashConfig>,
+    /// Where metrics are served to scrapers; `None`: nowhere.
+    pub metrics: Option<MetricsAddress>,
 }
 
 /// TLS on tcp. The same at all nodes.

@@ -5,7 +5,8 @@
 //! When the node loses a partition before, nothing of the reply is told: the client is sent to the
 //! new primary.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use samite_transport::server::ConnId;
 use samite_types::{RequestId, ShardId};
@@ -13,21 +14,38 @@ use samite_wire::op::{BlockRef, List};
 
 use crate::inbox::ShardAnswer;
 use crate::reply::ReplyBuffers;
+use crate::request_account::RequestAccount;
 
 /// Most deferred replies of a shard, and most bytes of requests that they are about.
 const DEFERRED_MAX: usize = 16 << 10;
 const DEFERRED_LEN_MAX: usize = 64 << 20;
 
 /// A deferred reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DeferredId(u64);
 
 /// The reply itself.
 pub(crate) enum DeferredReply {
     /// To a client of this shard. `grants`: the blocks that it may use, also when it is told something else.
-    Client { conn: ConnId, id: RequestId, buffers: ReplyBuffers, grants: List<BlockRef, 4> },
+    Client {
+        conn: ConnId,
+        id: RequestId,
+        buffers: ReplyBuffers,
+        grants: List<BlockRef, 4>,
+        account: RequestAccount,
+    },
     /// To another shard of this node.
     Shard { to: ShardId, answer: ShardAnswer },
+}
+
+impl DeferredReply {
+    /// When the request came, if this shard knows.
+    pub(crate) const fn since(&self) -> Option<Duration> {
+        match self {
+            Self::Client { account, .. } => account.since(),
+            Self::Shard { .. } => None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -41,14 +59,15 @@ struct DeferredEntry<R> {
 /// The deferred replies `R` of a shard.
 #[derive(Debug)]
 pub(crate) struct DeferredReplies<R> {
-    waiting: HashMap<DeferredId, DeferredEntry<R>>,
+    /// By age.
+    waiting: BTreeMap<DeferredId, DeferredEntry<R>>,
     next: u64,
     len: usize,
 }
 
 impl<R> Default for DeferredReplies<R> {
     fn default() -> Self {
-        Self { waiting: HashMap::new(), next: 0, len: 0 }
+        Self { waiting: BTreeMap::new(), next: 0, len: 0 }
     }
 }
 
@@ -56,6 +75,16 @@ impl<R> DeferredReplies<R> {
     /// Whether one more reply to a request of `len` bytes can be deferred.
     pub(crate) fn has_room(&self, len: usize) -> bool {
         self.waiting.len() < DEFERRED_MAX && self.len + len <= DEFERRED_LEN_MAX
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The oldest ones, up to so many.
+    pub(crate) fn oldest(&self, most: usize) -> impl Iterator<Item = &R> {
+        self.waiting.values().take(most).map(|entry| &entry.reply)
     }
 
     /// The id of the next reply, if there is one to defer.
@@ -101,10 +130,12 @@ mod tests {
         replies.defer("first", 2, one);
         let second = replies.next_id();
         replies.defer("second", 1, one);
+        assert!(replies.oldest(2).eq(&["first", "second"]));
         assert_eq!(replies.committed(first), None);
         assert_eq!(replies.committed(second), Some("second"));
         assert_eq!(replies.committed(first), Some("first"));
         assert_eq!(replies.committed(first), None, "it has left");
+        assert_eq!((replies.count(), replies.oldest(1).next()), (0, None));
     }
 
     #[test]

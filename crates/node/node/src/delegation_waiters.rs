@@ -21,7 +21,15 @@ const WAITING_LEN_MAX: usize = 16 << 20;
 /// A waiting request.
 pub(crate) enum WaitingWork {
     /// A request of a connection of this shard.
-    Request { conn: ConnId, peer: ConnectionPeer, id: RequestId, body: Vec<u8>, payload: Vec<u8> },
+    Request {
+        conn: ConnId,
+        peer: ConnectionPeer,
+        id: RequestId,
+        body: Vec<u8>,
+        payload: Vec<u8>,
+        /// When it came.
+        since: Duration,
+    },
     /// A task that another shard has passed on.
     Task(ShardTask),
 }
@@ -32,6 +40,14 @@ impl WaitingWork {
         match self {
             Self::Request { body, payload, .. } => body.len() + payload.len(),
             Self::Task(_) => 0,
+        }
+    }
+
+    /// When it came, if this shard knows.
+    pub(crate) const fn since(&self) -> Option<Duration> {
+        match self {
+            Self::Request { since, .. } => Some(*since),
+            Self::Task(_) => None,
         }
     }
 }
@@ -64,6 +80,16 @@ impl<W> DelegationWaiters<W> {
     /// Whether nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
+    }
+
+    /// How much waits.
+    pub(crate) fn count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The oldest work, up to so much.
+    pub(crate) fn oldest(&self, most: usize) -> impl Iterator<Item = &W> {
+        self.waiting.iter().take(most).map(|(work, _)| work)
     }
 
     /// End of the first delegation that something waits for.
@@ -128,6 +154,7 @@ mod tests {
         waiters.push('b', 1, Duration::MAX);
         waiters.push('c', 1, 7 * MS);
         assert_eq!((waiters.is_empty(), waiters.next()), (false, Some(7 * MS)));
+        assert_eq!((waiters.count(), waiters.oldest(1).next()), (3, Some(&'a')));
         let all: Vec<char> = waiters.take_all().collect();
         assert_eq!(all, ['a', 'b', 'c']);
         assert_eq!((waiters.is_empty(), waiters.next()), (true, None));

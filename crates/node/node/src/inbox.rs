@@ -129,6 +129,11 @@ impl ShardInbox {
         self.waker.wake();
     }
 
+    /// Messages that wait.
+    pub(crate) fn count(&self) -> usize {
+        lock(&self.queue).len()
+    }
+
     /// Takes the oldest message.
     pub(crate) fn take(&self) -> Option<InboxMessage> {
         lock(&self.queue).pop_front()

@@ -3,8 +3,8 @@
 //! The shard that received the request keeps it here until every shard concerned has answered, and
 //! then answers itself with the outcomes in the order of the request.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use samite_partition::AppliedOutcome;
 use samite_transport::server::ConnId;
@@ -12,6 +12,7 @@ use samite_types::{Epoch, ErrorKind, RequestId};
 
 use crate::budget::ReplyBudget;
 use crate::grants::NamedBlocks;
+use crate::request_account::RequestAccount;
 
 /// A client that asked, and what its reply needs.
 #[derive(Debug)]
@@ -20,6 +21,7 @@ pub(crate) struct JoinedAsker {
     pub request: RequestId,
     pub budget: ReplyBudget,
     pub blocks: NamedBlocks,
+    pub account: RequestAccount,
 }
 
 /// A request that waits for shards.
@@ -69,13 +71,14 @@ impl<A> JoinedOutcome<A> {
 /// The requests of one shard that wait for others. `A`: who asked, and what the reply needs.
 #[derive(Debug)]
 pub(crate) struct JoinedRequests<A> {
-    requests: HashMap<u64, WaitingJoin<A>>,
+    /// By age.
+    requests: BTreeMap<u64, WaitingJoin<A>>,
     next: u64,
 }
 
 impl<A> Default for JoinedRequests<A> {
     fn default() -> Self {
-        Self { requests: HashMap::new(), next: 0 }
+        Self { requests: BTreeMap::new(), next: 0 }
     }
 }
 
@@ -95,6 +98,16 @@ impl<A> JoinedRequests<A> {
         let request = WaitingJoin { asker, outcomes, waiting, name_space_generation, refused };
         self.requests.insert(number, request);
         number
+    }
+
+    /// How many wait.
+    pub(crate) fn count(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Who asked first of those that wait.
+    pub(crate) fn oldest(&self) -> Option<&A> {
+        self.requests.first_key_value().map(|(_, request)| &request.asker)
     }
 
     /// Who asked, if the request waits.
@@ -143,6 +156,7 @@ mod tests {
         let first = joins.begin("first", [true, false, true].into_iter(), 2);
         let second = joins.begin("second", [true].into_iter(), 1);
         assert_eq!(joins.asker(first), Some(&"first"));
+        assert_eq!((joins.count(), joins.oldest()), (2, Some(&"first")));
         assert!(joins.answered(first, part(vec![(2, failed(2)), (0, failed(0))], 5)).is_none());
         let other = joins.answered(second, part(vec![(0, failed(7))], 1));
         assert_eq!(other.map(|other| other.asker), Some("second"));

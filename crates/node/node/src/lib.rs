@@ -23,13 +23,17 @@ mod locks;
 mod map_diff;
 mod map_watchers;
 mod membership;
+mod metrics_address;
+mod metrics_server;
 mod mutex;
 mod node_calls;
+mod node_metrics;
 mod partitions;
 mod peer_output;
 mod peers;
 mod presence;
 mod reply;
+mod request_account;
 mod resync_throttle;
 mod revocations;
 mod robust_word;
@@ -48,6 +52,7 @@ pub use config::{
     CoordinatorConfig, FlashConfig, InstanceConfig, NodeConfig, NodeEvent, SCRUB_INTERVAL,
     StoreConfig, TlsConfig,
 };
+pub use metrics_address::MetricsAddress;
 pub use run::run;
 pub use samite_coordinator::ClusterTiming;
 pub use samite_transport::{TlsAuthorities, TlsFiles};

@@ -30,6 +30,8 @@ pub(crate) struct ReplyBuilder {
     /// The bytes left for reads, and those there were at first.
     left: ReplyRoom,
     whole: ReplyRoom,
+    /// Bytes of values.
+    read_len: usize,
 }
 
 /// Room for values in a reply, in bytes.
@@ -63,6 +65,7 @@ impl ReplyBuilder {
             by_reference,
             left: room,
             whole: room,
+            read_len: 0,
         }
     }
 
@@ -132,6 +135,7 @@ impl ReplyBuilder {
     }
 
     fn piece(&mut self, piece: ValuePiece, refer: bool) {
+        self.read_len += piece.len();
         match &piece {
             ValuePiece::Zeros(len) => return self.encoder.zeros(*len),
             ValuePiece::Extent { extent, offset, len } if goes_by_reference(&piece, refer) => {
@@ -144,6 +148,11 @@ impl ReplyBuilder {
         if !piece.is_empty() {
             self.pieces.push(piece);
         }
+    }
+
+    /// Bytes of values so far, by reference or not.
+    pub(crate) const fn read_len(&self) -> usize {
+        self.read_len
     }
 
     /// Ends the reply.

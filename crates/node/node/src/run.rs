@@ -34,6 +34,7 @@ use crate::membership::leader_loop::{self, LeaderLoop};
 use crate::membership::map_watch::NodeCredentials;
 use crate::membership::vote_sender::VoteSenders;
 use crate::membership::{CoordinatorAsk, LEADER_QUEUE_LEN, NodeMembership, heartbeat, reports};
+use crate::metrics_server::MetricsServer;
 use crate::partitions::OpenPartitions;
 use crate::robust_word::AliveWord;
 use crate::shard::ShardService;
@@ -56,11 +57,10 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
     let shards = checked_shards(&config)?;
     let key = cluster_key(&config);
     let memory = MemoryBackend::new(config.memory_bytes, shards)?;
-    let arena = memory
-        .arena()
-        .ok_or_else(|| Error::new(ErrorKind::Internal, "the memory backend has no arena"))?;
+    let arena = arena_of(&memory)?;
     let listeners = listen(&config)?;
     let addresses = addresses(&config.socket, &listeners);
+    let scraped = config.metrics.as_ref().map(MetricsServer::listen).transpose()?;
     let faults = faults::faults(&config);
     let loops = event_loops(&config, &key, &faults, listeners)?;
     let mine = (config.node, config.shards);
@@ -91,16 +91,16 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
         target: Box::new(memory.clone()),
         worker: worker.clone(),
         notices,
+        metrics_address: scraped.as_ref().map(|server| server.address().to_owned()),
     }));
     let null = NullBackend::new(config.memory_bytes);
     let held = open_partitions(&shared, &loops, (&memory, &null), flash.as_ref())?;
     let threads = start_shards(&shared, loops, held, &arena)?;
     let _alive = AliveWord::new(&arena);
     drop((memory, null, arena));
-    let worker_thread = spawn("worker", {
-        let shared = Arc::clone(&shared);
-        move || worker::run(&shared, &jobs)
-    })?;
+    let sharer = Arc::clone(&shared);
+    let worker_thread = spawn("worker", move || worker::run(&sharer, &jobs))?;
+    serve_metrics(scraped.as_ref(), &shared)?;
     let process = format_args!("{:x}", shared.incarnation);
     tracing::info!(node = %config.node, process, ?addresses, "listening");
     events(NodeEvent::Listening { addresses });
@@ -110,6 +110,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
         Err(error) => (None, Err(error)),
     };
     stop.stop();
+    drop(scraped);
     shared.membership.end_leader_loop();
     // Before the shards: a node that follows this node's coordinator is to follow another at once.
     leader_loop.map(JoinHandle::join);
@@ -120,6 +121,12 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
     shared.release_target();
     tracing::info!(node = %config.node, "stopped");
     ended
+}
+
+/// The memory file of the records.
+fn arena_of(memory: &MemoryBackend) -> Result<Arc<Arena>> {
+    let missing = || Error::new(ErrorKind::Internal, "the memory backend has no arena");
+    memory.arena().ok_or_else(missing)
 }
 
 /// How many shards the node is to have.
@@ -254,6 +261,13 @@ fn event_loops(
     }
     loops.push(make(listeners)?);
     Ok(loops)
+}
+
+/// Starts the thread that serves metrics, which is not joined: a scraper may keep it for a second.
+fn serve_metrics(server: Option<&MetricsServer>, shared: &Arc<NodeShared>) -> Result<()> {
+    let Some(server) = server else { return Ok(()) };
+    tracing::info!(node = %shared.node, address = server.address(), "serves metrics");
+    spawn("metrics", server.body(shared)).map(drop)
 }
 
 /// The partitions of each shard, with their state in its log.

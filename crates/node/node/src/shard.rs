@@ -3,6 +3,7 @@
 //! they say: replies, peer messages, entries of the log, timers, look-ups that are published,
 //! recalls. The folder has a file for each kind of work.
 
+mod accounts;
 mod clients;
 mod control;
 mod copies;
@@ -18,10 +19,11 @@ mod scrub;
 mod submissions;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use samite_backend::Arena;
+use samite_metrics::{MetricValues, registry};
 use samite_placement::ClusterMap;
 use samite_transport::server::{
     ConnId, ConnectionPeer, NodeDialler, NodeService, ReplySink, SharedArena, SharedMemoryWork,
@@ -44,9 +46,10 @@ use crate::peer_output::{PeerDestination, PeerOutput};
 use crate::peers::PeerLines;
 use crate::presence::ClientConnections;
 use crate::reply::ReplyBuffers;
+use crate::request_account::RequestAccounts;
 use crate::resync_throttle::ResyncThrottle;
 use crate::scrub::ScrubSchedule;
-use crate::shared::{NodeShared, ShardMetrics};
+use crate::shared::NodeShared;
 use crate::submissions::ShardSubmissions;
 
 /// The service behind one event loop.
@@ -73,6 +76,9 @@ pub(crate) struct ShardService {
     resync: ResyncThrottle,
     scrub: ScrubSchedule,
     buffers: ReplyBuffers,
+    accounts: RequestAccounts,
+    /// Metrics say that something waits.
+    tells_waiting: bool,
 }
 
 impl ShardService {
@@ -108,16 +114,18 @@ impl ShardService {
             resync: ResyncThrottle::default(),
             scrub,
             buffers: ReplyBuffers::default(),
+            accounts: RequestAccounts::default(),
+            tells_waiting: false,
         }
     }
 
-    fn metrics(&self) -> &ShardMetrics {
-        &self.shared.metrics[usize::from(self.id.get())]
+    fn metrics(&self) -> &MetricValues {
+        self.shared.metrics.shard(usize::from(self.id.get()))
     }
 
     /// Requests of clients that were served so far.
     fn requests_served(&self) -> u64 {
-        self.metrics().requests.load(Ordering::Relaxed)
+        self.metrics().counter(registry::REQUESTS_RECEIVED)
     }
 
     fn reply_header(&self, refused: Option<ErrorKind>) -> ReplyHeader {
@@ -144,8 +152,8 @@ impl ShardService {
     /// Lets others see how much there is.
     fn note_metrics(&self) {
         let metrics = self.metrics();
-        metrics.records.store(self.partitions.records(), Ordering::Relaxed);
-        metrics.leaked_orphans.store(self.partitions.leaked_orphans(), Ordering::Relaxed);
+        metrics.set(registry::RECORDS, self.partitions.records());
+        metrics.set(registry::LEAKED_ORPHANS, self.partitions.leaked_orphans());
     }
 
     /// Takes up the newest map, if there is one.
@@ -167,11 +175,6 @@ impl ShardService {
     }
 }
 
-/// Adds to a figure that only this thread writes: cheaper than an atomic addition.
-fn count(metric: &AtomicU64, more: u64) {
-    metric.store(metric.load(Ordering::Relaxed) + more, Ordering::Relaxed);
-}
-
 impl NodeService for ShardService {
     fn request(
         &mut self,
@@ -184,8 +187,9 @@ impl NodeService for ShardService {
     ) {
         self.apply_submissions();
         self.refresh(out);
-        count(&self.metrics().requests, u64::from(header.kind == FrameKind::Request));
-        self.metrics().connections.store(out.connections() as u64, Ordering::Relaxed);
+        let is_request = u64::from(header.kind == FrameKind::Request);
+        self.metrics().add(registry::REQUESTS_RECEIVED, is_request);
+        self.metrics().set(registry::CONNECTIONS, out.connections() as u64);
         match header.kind {
             FrameKind::Request => self.data(conn, peer, header, body, payload, out),
             FrameKind::Control => self.control(conn, peer, header.request_id, body, out),
@@ -197,7 +201,7 @@ impl NodeService for ShardService {
             }
             _ => out.close(conn, ErrorKind::Corrupt, "a frame that is no request"),
         }
-        self.settle(out);
+        self.end_batch(out);
     }
 
     fn opened(&mut self, conn: ConnId, peer: &ConnectionPeer) {
@@ -220,7 +224,7 @@ impl NodeService for ShardService {
         self.refresh(out);
         if let Some(node) = self.peers.at(conn) {
             self.take_frame((node, PeerDestination::Node(node)), conn, (body, payload), out);
-            self.settle(out);
+            self.end_batch(out);
         }
     }
 
@@ -249,8 +253,8 @@ impl NodeService for ShardService {
         self.locks_closed(conn);
         self.revocations_closed(conn);
         self.shared.follower_left((self.id, conn));
-        let connections = &self.metrics().connections;
-        connections.store(connections.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+        let connections = self.metrics().gauge(registry::CONNECTIONS);
+        self.metrics().set(registry::CONNECTIONS, connections.saturating_sub(1));
     }
 
     fn is_about_faults(&self, header: &CheckedHeader, body: &[u8]) -> bool {
@@ -268,7 +272,7 @@ impl NodeService for ShardService {
         self.take_messages(out);
         self.note_durable(out);
         self.note_scrub();
-        self.settle(out);
+        self.end_batch(out);
     }
 
     fn timer_at(&self) -> Option<Duration> {
@@ -293,7 +297,7 @@ impl NodeService for ShardService {
         self.throttle_resync(out);
         self.keep_scrubbing(out);
         self.advance_checkpoints(out);
-        self.settle(out);
+        self.end_batch(out);
     }
 
     fn map_epoch(&self) -> Epoch {

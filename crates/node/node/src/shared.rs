@@ -7,9 +7,10 @@ use std::sync::mpsc::{Sender, SyncSender, TrySendError};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
-use samite_backend::{Arena, Backend};
+use samite_backend::{Arena, Backend, TargetUsage};
 use samite_coordinator::ClusterTiming;
 use samite_log::joined::DirectoryMarks;
+use samite_metrics::MetricStore;
 use samite_placement::{ClusterMap, MapHistory};
 use samite_transport::client::NodeLink;
 use samite_transport::server::ConnId;
@@ -17,7 +18,7 @@ use samite_types::fault::FaultSwitch;
 use samite_types::{
     Clock, Epoch, Error, ErrorKind, NodeId, Result, ShardId, SystemClock, TargetId,
 };
-use samite_wire::control::{ControlReply, ControlRequest, GroupMember, NodeStatus, ScrubStatus};
+use samite_wire::control::{ControlReply, ControlRequest, GroupMember};
 use samite_wire::delta::MapDelta;
 
 use crate::control_reply::ReplyTo;
@@ -56,37 +57,6 @@ pub(crate) enum WorkerJob {
     End,
 }
 
-/// Metrics of one shard, written by it alone.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(crate) struct ShardMetrics {
-    pub connections: AtomicU64,
-    pub requests: AtomicU64,
-    pub operations: AtomicU64,
-    pub records: AtomicU64,
-    pub leaked_orphans: AtomicU64,
-    pub log_bytes: AtomicU64,
-    pub checkpoint_bytes: AtomicU64,
-    pub peer_frames: AtomicU64,
-    pub resyncs: AtomicU64,
-    pub resyncs_without_room: AtomicU64,
-    pub resync_bytes: AtomicU64,
-    pub scrub: ScrubMetrics,
-}
-
-/// Damage that a shard has found.
-#[derive(Debug, Default)]
-pub(crate) struct ScrubMetrics {
-    pub done: AtomicU64,
-    pub walks: AtomicU64,
-    pub records: AtomicU64,
-    pub bytes: AtomicU64,
-    pub damaged: AtomicU64,
-    pub repaired: AtomicU64,
-    pub left: AtomicU64,
-    pub evened: AtomicU64,
-}
-
 /// By which map everybody serves.
 #[derive(Debug)]
 struct MapSpread {
@@ -103,7 +73,9 @@ pub(crate) struct NodeShared {
     /// The faults that are injected.
     pub faults: Arc<FaultSwitch>,
     pub inboxes: Vec<ShardInbox>,
-    pub metrics: Vec<ShardMetrics>,
+    pub metrics: MetricStore,
+    /// Where they are served, as a URL.
+    pub metrics_address: Option<String>,
     /// File locks, of all shards.
     pub locks: Mutex<SharedLocks>,
     /// There are locks that others have to be asked for.
@@ -123,7 +95,7 @@ pub(crate) struct NodeShared {
     /// The clients that are connected.
     pub presence: Mutex<ClientPresence>,
     pub revocations: RecallListeners<ReplyTo>,
-    started: Instant,
+    pub started: Instant,
     map: RwLock<Option<Arc<ClusterMap>>>,
     /// The changes that led to `map`. Its lock is held by the thread that changes the map.
     history: Mutex<MapHistory>,
@@ -161,6 +133,7 @@ pub(crate) struct NodeParts {
     pub target: Box<dyn Backend>,
     pub worker: SyncSender<WorkerJob>,
     pub notices: Sender<NodeNotice>,
+    pub metrics_address: Option<String>,
 }
 
 impl NodeShared {
@@ -175,7 +148,8 @@ impl NodeShared {
             inboxes: parts.inboxes,
             locks: Mutex::default(),
             lock_recovery_due: Condvar::new(),
-            metrics: (0..shards).map(|_| ShardMetrics::default()).collect(),
+            metrics: MetricStore::new(shards),
+            metrics_address: parts.metrics_address,
             timing: parts.timing,
             wanted_scrub: WantedScrub::default(),
             scrub_interval: parts.scrub_interval,
@@ -394,49 +368,9 @@ impl NodeShared {
         laggards(&spread, epoch) == 0
     }
 
-    /// The node's metrics.
-    pub(crate) fn status(&self) -> NodeStatus {
-        let usage = lock(&self.target).as_ref().map(|target| target.usage()).unwrap_or_default();
-        let sum = |metric: fn(&ShardMetrics) -> &AtomicU64| {
-            self.metrics.iter().map(|metrics| metric(metrics).load(Ordering::Relaxed)).sum()
-        };
-        NodeStatus {
-            incarnation: self.incarnation,
-            pid: std::process::id(),
-            uptime_s: self.started.elapsed().as_secs(),
-            capacity_bytes: usage.capacity,
-            used_bytes: usage.used,
-            populated_bytes: usage.populated,
-            records: sum(|metrics| &metrics.records),
-            connections: sum(|metrics| &metrics.connections),
-            abandoned: sum(|metrics| &metrics.leaked_orphans),
-            log_bytes: sum(|metrics| &metrics.log_bytes),
-            checkpoint_bytes: sum(|metrics| &metrics.checkpoint_bytes),
-            requests: sum(|metrics| &metrics.requests),
-            operations: sum(|metrics| &metrics.operations),
-            peer_frames: sum(|metrics| &metrics.peer_frames),
-            resyncs: sum(|metrics| &metrics.resyncs),
-            resyncs_without_room: sum(|metrics| &metrics.resyncs_without_room),
-            resync_bytes: sum(|metrics| &metrics.resync_bytes),
-            scrub: self.scrub_status(),
-            leader: self.membership.leader().map(|leader| leader.node),
-        }
-    }
-
-    fn scrub_status(&self) -> ScrubStatus {
-        let each = |metric: fn(&ScrubMetrics) -> &AtomicU64| {
-            self.metrics.iter().map(move |metrics| metric(&metrics.scrub).load(Ordering::Relaxed))
-        };
-        ScrubStatus {
-            done: each(|metrics| &metrics.done).min().unwrap_or_default(),
-            walks: each(|metrics| &metrics.walks).min().unwrap_or_default(),
-            records: each(|metrics| &metrics.records).sum(),
-            bytes: each(|metrics| &metrics.bytes).sum(),
-            damaged: each(|metrics| &metrics.damaged).sum(),
-            repaired: each(|metrics| &metrics.repaired).sum(),
-            left: each(|metrics| &metrics.left).sum(),
-            evened: each(|metrics| &metrics.evened).sum(),
-        }
+    /// How full the target is.
+    pub(crate) fn usage(&self) -> TargetUsage {
+        lock(&self.target).as_ref().map(|target| target.usage()).unwrap_or_default()
     }
 
     /// Lets go of the target.

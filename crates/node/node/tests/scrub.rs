@@ -10,9 +10,10 @@ use common::{Ended, Raw, SHM, TCP, UNIX, cluster, pattern};
 use samite_testkit::{LocalCluster, LocalOptions};
 use samite_types::{DatasetId, ErrorKind, PartitionId, Redundancy, TargetId};
 use samite_wire::control::{
-    BackendKind, ControlReply, ControlRequest, FaultRequest, PartitionCopy, ScrubStatus,
+    BackendKind, ControlReply, ControlRequest, FaultRequest, PartitionCopy,
 };
 use samite_wire::op::{Action, Operation};
+use samite_wire::status::ScrubStatus;
 
 const WAIT: Duration = Duration::from_secs(20);
 const LENS: [usize; 7] = [1, 100, 900, 5_000, 40_000, 70_000, 1 << 20];

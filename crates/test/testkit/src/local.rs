@@ -173,6 +173,7 @@ impl LocalCluster {
             timing: self.options.timing,
             scrub_interval: self.options.scrub_interval,
             flash,
+            metrics: None,
         };
         let stop = StopHandle::new();
         let (sender, events) = channel();

@@ -32,6 +32,8 @@ pub struct ClusterSetup {
     pub durable: Option<PathBuf>,
     /// Nodes look for damage by themselves once in so many microseconds; 0: never; `None`: as often as they do.
     pub scrub_interval_us: Option<u64>,
+    /// Nodes serve their metrics there, each at its own address by `samite_node::MetricsAddress::of_node`; `None`: nowhere.
+    pub metrics: Option<String>,
     /// So many nodes, from the first, have a coordinator instance; where they keep its state together, these have its first voters.
     pub coordinators: u32,
     /// The process with the third voter of a cluster of two nodes.
@@ -60,6 +62,7 @@ impl Default for ClusterSetup {
             tls_files: None,
             durable: None,
             scrub_interval_us: None,
+            metrics: None,
             coordinators: 1,
             third_voter: None,
             etcd: Vec::new(),

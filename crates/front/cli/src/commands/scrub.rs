@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use samite_client::Client;
 use samite_types::{NodeId, human_bytes};
-use samite_wire::control::ScrubStatus;
+use samite_wire::status::ScrubStatus;
 
 use crate::cluster::ClusterTarget;
 use crate::failure::{CommandFailure, ExitCode};

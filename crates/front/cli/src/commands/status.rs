@@ -7,11 +7,13 @@ use samite_fs::FileSystem;
 use samite_launch::{local, mounts, node_life};
 use samite_placement::ClusterMap;
 use samite_types::{NodeId, Redundancy, Result as SamiteResult, human_bytes};
-use samite_wire::control::{NodeReachability, NodeState, NodeStatus};
+use samite_wire::control::{NodeReachability, NodeState};
+use samite_wire::status::{NodeMetrics, NodeStatus};
 
 use crate::cluster::{ClusterTarget, FILES_DATASET};
 use crate::failure::{CommandFailure, ExitCode};
 use crate::health::{HealthWord, health, loss_words, losses_as_json};
+use crate::metric_json::samples_as_json;
 use crate::output::CommandOutput;
 
 /// How long a node may take to answer.
@@ -93,17 +95,7 @@ fn one(args: &StatusArgs, target: &ClusterTarget) -> Result<(), CommandFailure> 
     if args.json {
         let nodes: Vec<_> = answers
             .iter()
-            .map(|(entry, answer)| match answer {
-                Ok(status) => serde_json::json!({
-                    "node": entry.node, "pid": entry.pid, "socket": entry.socket, "tcp": entry.tcp,
-                    "serving": true, "state": state(entry), "status": status,
-                }),
-                Err(error) => serde_json::json!({
-                    "node": entry.node, "pid": entry.pid, "socket": entry.socket, "tcp": entry.tcp,
-                    "serving": false, "state": state(entry), "error": error.message(),
-                    "ended": node_life::ended(&target.dir, entry),
-                }),
-            })
+            .map(|(entry, answer)| node_as_json(target, entry, answer, state(entry)))
             .collect();
         out.json(&serde_json::json!({
             "cluster": file.cluster,
@@ -186,6 +178,38 @@ fn ask(target: &ClusterTarget, entry: &NodeEntry) -> SamiteResult<NodeStatus> {
     target
         .connect_to(std::slice::from_ref(entry), Some(TIMEOUT))
         .and_then(|client| client.node_status(entry.node))
+}
+
+/// A node, and all that it tells of itself.
+fn node_as_json(
+    target: &ClusterTarget,
+    entry: &NodeEntry,
+    answer: &SamiteResult<NodeStatus>,
+    state: &str,
+) -> serde_json::Value {
+    match answer {
+        Ok(status) => {
+            let metrics = ask_metrics(target, entry).ok();
+            serde_json::json!({
+                "node": entry.node, "pid": entry.pid, "socket": entry.socket, "tcp": entry.tcp,
+                "serving": true, "state": state, "status": status,
+                "metrics_address": metrics.as_ref().and_then(|all| all.address.as_ref()),
+                "metrics": metrics.as_ref().map(|all| samples_as_json(&all.samples)),
+            })
+        }
+        Err(error) => serde_json::json!({
+            "node": entry.node, "pid": entry.pid, "socket": entry.socket, "tcp": entry.tcp,
+            "serving": false, "state": state, "error": error.message(),
+            "ended": node_life::ended(&target.dir, entry),
+        }),
+    }
+}
+
+/// The metrics of a node; one of another version may have none.
+fn ask_metrics(target: &ClusterTarget, entry: &NodeEntry) -> SamiteResult<NodeMetrics> {
+    target
+        .connect_to(std::slice::from_ref(entry), Some(TIMEOUT))
+        .and_then(|client| client.node_metrics(entry.node))
 }
 
 /// The line about the whole.

@@ -9,7 +9,7 @@ use samite_client::Client;
 use samite_client::runtime::{ClusterFile, EtcdTlsFiles};
 use samite_launch::local::{self, CoordinatorChoice, LocalPlan, StartingCluster};
 use samite_launch::{cluster_record, memory};
-use samite_node::etcd;
+use samite_node::{MetricsAddress, etcd};
 use samite_types::fault::parse_time;
 use samite_types::{NodeId, Redundancy, human_bytes};
 use samite_wire::control::ReadsKind;
@@ -38,7 +38,8 @@ Examples:
   samite up --local 4 --memory 512M --name scratch
   samite up --local 3 --mirror 2 --coordinator etcd
   samite up --local 2 --durable /flash/job
-  samite up --local 2 --tls")]
+  samite up --local 2 --tls
+  samite up --local 2 --metrics 127.0.0.1:9100")]
 pub struct UpArgs {
     /// Nodes to start on this machine
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(NODES_MAX)))]
@@ -78,6 +79,9 @@ pub struct UpArgs {
     no_tcp: bool,
     #[command(flatten)]
     tls: tls::TlsArgs,
+    /// Serve each node's metrics to Prometheus at a loopback address: `127.0.0.1:PORT`, the next node at the next port (0, as without ADDRESS: any), or `unix:PATH`, each at PATH.nN
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:0")]
+    metrics: Option<MetricsAddress>,
     /// Seconds to wait for the store to serve
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     wait: u64,
@@ -119,6 +123,10 @@ pub fn run(args: &UpArgs, target: &ClusterTarget) -> Result<(), CommandFailure> 
     if args.local == 1 && matches!(args.coordinator, Some(CoordinatorChoice::Replicated)) {
         let words = "--coordinator replicated: one node alone has nobody to keep it with";
         return Err(CommandFailure::usage(words));
+    }
+    if let Some(metrics) = &args.metrics {
+        let last = metrics.of_node(args.local - 1);
+        last.map_err(|words| CommandFailure::usage(format!("--metrics {words}")))?;
     }
     let tls = args.tls.read()?;
     let etcd_tls = etcd_tls(args)?;
@@ -193,6 +201,7 @@ impl UpArgs {
             tls_files: tls.files.clone(),
             files_dataset: FILES_DATASET,
             datasets: &[kv::DATASET, object::DATASET],
+            metrics: self.metrics.clone(),
             request_timeout,
         }
     }
@@ -264,6 +273,11 @@ fn report(
             node.pid,
             node.socket.display()
         ))?;
+        if args.metrics.is_some()
+            && let Some(address) = client.node_metrics(node.node)?.address
+        {
+            out.line(format!("      metrics at {address}"))?;
+        }
     }
     if let Some(line) = cluster_record::keeping(&file.setup) {
         out.line(line)?;

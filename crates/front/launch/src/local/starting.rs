@@ -10,6 +10,7 @@ use samite_client::runtime::{
     ClusterDir, ClusterFile, ClusterSetup, EtcdTlsFiles, NodeEntry, VoterEntry,
 };
 use samite_fs::{CallerContext, FileSystem};
+use samite_node::MetricsAddress;
 use samite_types::{Error, ErrorKind, NodeId, Redundancy, Result};
 use samite_wire::control::{DatasetSpec, DurabilityKind, ReadsKind};
 
@@ -61,6 +62,8 @@ pub struct LocalPlan {
     pub files_dataset: &'static str,
     /// Datasets that are made durable, beside that, where there are durable ones.
     pub datasets: &'static [&'static str],
+    /// Where nodes serve their metrics; see [`MetricsAddress::of_node`].
+    pub metrics: Option<MetricsAddress>,
     /// How long each request to the nodes may take, in place of 2 s.
     pub request_timeout: Option<Duration>,
 }
@@ -229,6 +232,7 @@ impl<'a> StartingCluster<'a> {
             tls_files: plan.tls_files.clone(),
             durable,
             scrub_interval_us: plan.scrub_interval.map(|time| time.as_micros() as u64),
+            metrics: plan.metrics.as_ref().map(MetricsAddress::to_string),
             coordinators,
             third_voter: needs_third.then(VoterEntry::default),
             etcd,

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use samite_metrics::registry::{self, RequestKind};
 use samite_placement::ClusterMap;
 use samite_transport::server::{ConnId, ConnectionPeer, ReplySink};
 use samite_types::{Clock as _, Epoch, Error, ErrorKind, NodeId, RequestId, Result, SystemClock};
@@ -32,12 +33,14 @@ impl ShardService {
             Ok(asked) => asked,
             Err(error) => return out.close(conn, ErrorKind::Corrupt, &format!("request: {error}")),
         };
+        self.count_control(&asked);
         let reply = match asked {
             ControlRequest::Map { known } => self.map_after(known),
             ControlRequest::Copy { dataset, partition } => {
                 Ok(self.copy_asked(to, (dataset, partition)))
             }
             ControlRequest::Status => Ok(Some(ControlReply::Status(self.shared.status()))),
+            ControlRequest::Metrics => Ok(Some(ControlReply::Metrics(self.shared.node_metrics()))),
             ControlRequest::Scrub { .. } if !is_trusted(peer) => {
                 Err(denied(peer, format_args!("have {} scrubbed", self.shared.node)))
             }
@@ -86,6 +89,14 @@ impl ShardService {
             Ok(None) => {}
             Err(error) => self.send_control(to, &refused(&error), out),
         }
+    }
+
+    fn count_control(&self, asked: &ControlRequest) {
+        let kind = match asked {
+            ControlRequest::Lock(_) | ControlRequest::CancelLock { .. } => RequestKind::Lock,
+            _ => RequestKind::Control,
+        };
+        self.metrics().add_at(registry::REQUESTS, kind.index(), 1);
     }
 
     pub(super) fn send_control(&self, to: ReplyTo, reply: &ControlReply, out: &mut ReplySink) {

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use samite_metrics::registry;
 use samite_mirror::ApplyTime;
 use samite_partition::DelegationHolder;
 use samite_placement::shard_of;
@@ -91,6 +92,11 @@ impl ShardService {
 
     /// Has work wait, at most until then.
     pub(super) fn park(&mut self, work: WaitingWork, until: Duration) {
+        self.metrics().add(registry::DELEGATION_WAITS, 1);
+        self.park_again(work, until);
+    }
+
+    fn park_again(&mut self, work: WaitingWork, until: Duration) {
         let len = work.len();
         self.waiters.push(work, len, until);
     }
@@ -103,9 +109,11 @@ impl ShardService {
         self.partitions.clear_waits();
         for work in self.waiters.take_all() {
             match work {
-                WaitingWork::Request { conn, peer, id, body, payload } => {
-                    if let Some(until) = self.serve(conn, &peer, id, &body, &payload, out) {
-                        self.park(WaitingWork::Request { conn, peer, id, body, payload }, until);
+                WaitingWork::Request { conn, peer, id, body, payload, since } => {
+                    let frame = (&*body, &*payload);
+                    if let Some(until) = self.serve(conn, &peer, id, frame, Some(since), out) {
+                        let work = WaitingWork::Request { conn, peer, id, body, payload, since };
+                        self.park_again(work, until);
                     }
                 }
                 WaitingWork::Task(task) => self.task(task, out),
@@ -115,6 +123,7 @@ impl ShardService {
 
     /// Recalls a delegation.
     fn revoke(&self, client: ClientId, record: (DatasetId, &[u8]), recalled: RecalledDelegation) {
+        self.metrics().add(registry::DELEGATION_RECALLS, 1);
         if let Some((to, reply)) = self.shared.revocations.revoke(client, record, recalled) {
             self.shared.inboxes[usize::from(to.shard.get())].send(InboxMessage::Control(to, reply));
         }
@@ -153,6 +162,7 @@ impl ShardService {
 
     /// Delegations on records of this shard were given back: requests that wait for them may go on.
     pub(super) fn returned(&mut self, returned: &ReturnedDelegations, out: &mut ReplySink) {
+        self.metrics().add(registry::DELEGATION_RETURNS, returned.records.len() as u64);
         for ((dataset, key), RecalledDelegation { partition, until }) in &returned.records {
             let place = (*dataset, *partition);
             self.partitions.release_delegation(place, returned.client, key, *until);

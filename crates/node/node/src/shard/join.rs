@@ -14,7 +14,7 @@ use samite_mirror::ApplyTime;
 use samite_partition::{AppliedOutcome, BlockGrants, NoGrants};
 use samite_placement::shard_of;
 use samite_transport::server::{ConnId, ConnectionPeer, ReplySink};
-use samite_types::{ClientId, Epoch, ErrorKind, RequestId, ShardId};
+use samite_types::{ClientId, Clock, Epoch, ErrorKind, RequestId, ShardId, SystemClock};
 use samite_wire::control::ControlReply;
 use samite_wire::limits::PAYLOAD_LEN_MAX;
 use samite_wire::op::{Operation, OperationRequest};
@@ -29,6 +29,7 @@ use crate::inbox::{InboxCost, InboxMessage, ShardAnswer, ShardTask};
 use crate::joined_requests::{JoinedAsker, PartialOutcome};
 use crate::partitions::{ApplyContext, Seen};
 use crate::reply::ReplyBuilder;
+use crate::request_account::RequestAccount;
 
 /// Most messages that a shard takes from its inbox before it looks at its connections again.
 const MESSAGES_PER_WAKEUP: usize = 64;
@@ -44,6 +45,7 @@ impl ShardService {
         (body, payload): (&[u8], &[u8]),
         request: &OperationRequest<'_>,
         budget: &ReplyBudget,
+        account: RequestAccount,
         (now, at): (Duration, ApplyTime),
         out: &mut ReplySink,
     ) {
@@ -51,7 +53,8 @@ impl ShardService {
             return self.refuse(conn, id, request, ErrorKind::Busy, out);
         };
         let blocks = self.named_blocks(conn, request, budget);
-        let asker = JoinedAsker { conn, request: id, budget: *budget, blocks };
+        let account = account.waiting(|| SystemClock.monotonic());
+        let asker = JoinedAsker { conn, request: id, budget: *budget, blocks, account };
         let mutations = request.operations.iter().map(Operation::is_mutation);
         let number = self.joins.begin(asker, mutations, room.len() + 1);
         let (body, payload): (Arc<[u8]>, Arc<[u8]>) = (body.into(), payload.into());
@@ -178,7 +181,8 @@ impl ShardService {
         // The connection may be gone; then so are its grants, and the unused ones go with this answer.
         self.grants.merge(asker.conn, unused);
         let Some(joined) = self.joins.answered(join, outcome) else { return };
-        let JoinedAsker { conn, request, budget, ref blocks } = joined.asker;
+        let JoinedAsker { conn, request, budget, ref blocks, account } = joined.asker;
+        self.close_account(&account);
         let grants = self.grants.regrant(conn, blocks);
         let header = self.reply_header(joined.refused);
         if joined.refused.is_some() {
@@ -191,6 +195,7 @@ impl ShardService {
         for (outcome, mutation) in joined.outcomes() {
             builder.outcome(outcome, mutation);
         }
+        self.account_read(&account, builder.read_len());
         let buffers = builder.finish(name_space_generation, &grants);
         self.send(conn, request, buffers, out);
     }

@@ -1,9 +1,9 @@
 //! The shard between its partitions and its log.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use samite_log::FrameNeed;
+use samite_metrics::registry;
 use samite_mirror::MirrorEffect;
 use samite_mirror::durable::PlaceId;
 use samite_mirror::durable::frame::OVERHEAD;
@@ -111,9 +111,8 @@ impl ShardService {
         {
             replica.member.logged(position);
         }
-        let metrics = self.metrics();
-        metrics.log_bytes.store(log, Ordering::Relaxed);
-        metrics.checkpoint_bytes.store(checkpoints, Ordering::Relaxed);
+        self.metrics().set(registry::LOG_BYTES, log);
+        self.metrics().set(registry::CHECKPOINT_BYTES, checkpoints);
     }
 
     /// There is a new map: opens the partitions that a restart has left, and lets go of those that

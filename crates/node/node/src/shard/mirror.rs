@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use samite_metrics::registry;
 use samite_mirror::durable::PlaceId;
 use samite_mirror::{ApplyTime, CommitStatus, MirrorEffect};
 use samite_placement::shard_of;
@@ -181,8 +182,12 @@ impl ShardService {
                     }
                 }
                 MirrorEffect::Committed => self.release(id, out),
-                MirrorEffect::Leads => holders.extend(replica.member.partition().holders()),
+                MirrorEffect::Leads => {
+                    holders.extend(replica.member.partition().holders());
+                    self.metrics().add(registry::TERMS_BEGUN, 1);
+                }
                 MirrorEffect::Deposed => {
+                    self.metrics().add(registry::TERMS_LOST, 1);
                     self.arena.retract_all();
                     self.release(id, out);
                 }
@@ -191,6 +196,7 @@ impl ShardService {
                 }
                 MirrorEffect::Missed { target, kind } => {
                     tracing::debug!(dataset = %id.0, partition = %id.1, %target, ?kind, "missed");
+                    self.metrics().add(registry::MEMBERS_MISSED, 1);
                     self.report(id, target, MemberChanges::Missed);
                 }
                 MirrorEffect::Synced { target } => self.report_synced(id, target),
@@ -244,7 +250,10 @@ impl ShardService {
 
     fn let_go(&mut self, reply: DeferredReply, out: &mut ReplySink) {
         match reply {
-            DeferredReply::Client { conn, id, buffers, .. } => self.send(conn, id, buffers, out),
+            DeferredReply::Client { conn, id, buffers, account, .. } => {
+                self.send(conn, id, buffers, out);
+                self.close_account(&account);
+            }
             DeferredReply::Shard { to, answer } => self.send_answer(to, answer, out),
         }
     }
@@ -254,7 +263,8 @@ impl ShardService {
     pub(super) fn withdraw(&mut self, deferred: DeferredId, out: &mut ReplySink) {
         let kind = ErrorKind::StaleMap;
         match self.deferred.withdrawn(deferred) {
-            Some(DeferredReply::Client { conn, id, grants, .. }) => {
+            Some(DeferredReply::Client { conn, id, grants, account, .. }) => {
+                self.close_account(&account);
                 let header = self.reply_header(Some(kind));
                 let buffers = self.take_buffers().refusal(&header, &grants);
                 self.send(conn, id, buffers, out);

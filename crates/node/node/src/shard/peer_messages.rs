@@ -7,13 +7,14 @@
 //! message is in order with others of its partition as long as nothing breaks. A message that does
 //! not find its way at once is dropped: a sender that needs an answer says it again.
 
+use samite_metrics::registry;
 use samite_placement::shard_of;
 use samite_transport::server::{ConnId, ReplySink};
 use samite_types::{Clock, Deadline, ErrorKind, NodeId, RequestId, Result, ShardId, SystemClock};
 use samite_wire::frame::FrameKind;
 use samite_wire::peer::PeerMessages;
 
-use super::{ShardService, count};
+use super::ShardService;
 use crate::inbox::{InboxMessage, PassedFrame, PassedMessages};
 use crate::peer_output::{PeerDestination, PeerFrame};
 use crate::peers::{DIAL_TIMEOUT, PeerRoute, addresses};
@@ -30,7 +31,7 @@ impl ShardService {
         (body, payload): (&[u8], &[u8]),
         out: &mut ReplySink,
     ) {
-        count(&self.metrics().peer_frames, 1);
+        self.metrics().add(registry::PEER_FRAMES, 1);
         let shards = self.shared.shards();
         let mut others: Vec<(ShardId, Vec<u8>, Vec<u8>)> = Vec::new();
         for message in PeerMessages::new(body, payload) {

@@ -8,16 +8,17 @@
 
 use std::time::Duration;
 
+use samite_metrics::registry;
 use samite_mirror::ApplyTime;
 use samite_partition::{BlockGrants, NoGrants, RequestContext};
 use samite_placement::shard_of;
 use samite_transport::server::{ConnId, ConnectionPeer, ReplySink};
-use samite_types::{ErrorKind, RequestId};
+use samite_types::{Clock, ErrorKind, RequestId, SystemClock};
 use samite_wire::frame::CheckedHeader;
 use samite_wire::limits::PAYLOAD_LEN_MAX;
 use samite_wire::op::{OperationRequest, RequestHeader};
 
-use super::{ShardService, count};
+use super::ShardService;
 use crate::access;
 use crate::admission::AdmissionControl;
 use crate::budget::ReplyBudget;
@@ -26,6 +27,7 @@ use crate::delegation_waiters::{DelegationTurn, WaitingWork};
 use crate::grants::NamedBlocks;
 use crate::partitions::{ApplyContext, DatasetIndex};
 use crate::reply::ReplyBuilder;
+use crate::request_account::RequestAccount;
 
 impl ShardService {
     pub(super) fn data(
@@ -38,20 +40,22 @@ impl ShardService {
         out: &mut ReplySink,
     ) {
         let id = header.request_id;
-        if let Some(until) = self.serve(conn, peer, id, body, payload, out) {
+        if let Some(until) = self.serve(conn, peer, id, (body, payload), None, out) {
             let (body, payload) = (body.to_vec(), payload.to_vec());
-            self.park(WaitingWork::Request { conn, peer: *peer, id, body, payload }, until);
+            let since = SystemClock.monotonic();
+            self.park(WaitingWork::Request { conn, peer: *peer, id, body, payload, since }, until);
         }
     }
 
-    /// Carries out a request. `Some`: it has to wait, at most until then, and nothing was done.
+    /// Carries out a request; `came`: it has waited since. `Some`: it has to wait, at most until
+    /// then, and nothing was done.
     pub(super) fn serve(
         &mut self,
         conn: ConnId,
         peer: &ConnectionPeer,
         id: RequestId,
-        body: &[u8],
-        payload: &[u8],
+        (body, payload): (&[u8], &[u8]),
+        came: Option<Duration>,
         out: &mut ReplySink,
     ) -> Option<Duration> {
         self.apply_submissions();
@@ -75,6 +79,7 @@ impl ShardService {
                 return None;
             }
         };
+        let since = self.clock_in(&budget, came);
         let len = body.len() + payload.len();
         let at = match self.moment_for(slot, peer, &request, len, out) {
             Ok(at) => at,
@@ -93,13 +98,16 @@ impl ShardService {
                 return None;
             }
         }
-        count(&self.metrics().operations, request.operations.len() as u64);
+        self.metrics().add(registry::OPERATIONS, request.operations.len() as u64);
+        let account = self.begin_account(peer, slot, &budget, (since, came.is_some()));
         let shards = self.shared.shards();
         let mine = |partition| shards == 1 || shard_of(partition, shards) == self.id;
         if request.operations.iter().all(|operation| mine(operation.partition)) {
-            self.apply_all(conn, peer, id, &request, slot, &budget, (now, at, len), out);
+            let times = (now, at, len);
+            self.apply_all(conn, peer, id, &request, slot, &budget, account, times, out);
         } else {
-            self.scatter(conn, peer, id, (body, payload), &request, &budget, (now, at), out);
+            let whole = (body, payload);
+            self.scatter(conn, peer, id, whole, &request, &budget, account, (now, at), out);
         }
         None
     }
@@ -146,6 +154,7 @@ impl ShardService {
         kind: ErrorKind,
         out: &mut ReplySink,
     ) {
+        self.metrics().add(registry::REQUESTS_REFUSED, 1);
         let header = self.reply_header(Some(kind));
         let back = self.grants.still_held(conn, &request.operations);
         let buffers = self.take_buffers().refusal(&header, &back);
@@ -162,6 +171,7 @@ impl ShardService {
         request: &OperationRequest<'_>,
         slot: DatasetIndex,
         budget: &ReplyBudget,
+        account: RequestAccount,
         (now, at, len): (Duration, ApplyTime, usize),
         out: &mut ReplySink,
     ) {
@@ -190,11 +200,15 @@ impl ShardService {
         let grants = self.grants.regrant(conn, &blocks);
         self.unlock_exclusive(Some(peer.client));
         self.note_metrics();
+        self.account_read(&account, builder.read_len());
         let buffers = builder.finish(name_space_generation, &grants);
         if seen.is_empty() {
             self.send(conn, id, buffers, out);
+            self.close_account(&account);
         } else {
-            self.defer_reply(seen, DeferredReply::Client { conn, id, buffers, grants }, len);
+            let account = account.waiting(|| at.now);
+            let reply = DeferredReply::Client { conn, id, buffers, grants, account };
+            self.defer_reply(seen, reply, len);
         }
     }
 

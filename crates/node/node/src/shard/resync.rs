@@ -1,15 +1,15 @@
 //! Resync as the shard does it: takes up the groups of a map, and sends the steps that the
 //! [throttle](crate::resync_throttle) lets go.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use samite_metrics::registry;
 use samite_placement::{ClusterMap, shard_of};
 use samite_transport::server::ReplySink;
 use samite_types::{Clock, ErrorKind, SystemClock, TargetId};
 use samite_wire::control::NodeReachability;
 
-use super::{ShardService, count};
+use super::ShardService;
 use crate::resync_throttle::{ResyncTurn, unequal};
 
 impl ShardService {
@@ -92,7 +92,7 @@ impl ShardService {
             return self.resync.ended(now);
         }
         let sent = replica.member.resync_step(turn.len_max, now);
-        count(&self.metrics().resync_bytes, sent as u64);
+        self.metrics().add(registry::RESYNC_BYTES, sent as u64);
         self.resync.sent(turn, sent, now);
     }
 
@@ -125,8 +125,9 @@ impl ShardService {
     /// Lets others see that so many `partitions` are to be brought up to date elsewhere.
     fn note_resyncs(&self, partitions: usize) {
         let lacking = self.partitions.lacking_room() as u64;
-        self.metrics().resyncs_without_room.store(lacking, Ordering::Relaxed);
-        let before = self.metrics().resyncs.swap(partitions as u64, Ordering::Relaxed);
+        self.metrics().set(registry::RESYNCS_WITHOUT_ROOM, lacking);
+        let before = self.metrics().gauge(registry::RESYNCS);
+        self.metrics().set(registry::RESYNCS, partitions as u64);
         match (before, partitions) {
             (0, partitions) if partitions > 0 => {
                 tracing::info!(shard = %self.id, partitions, "brings members up to date");

@@ -3,9 +3,9 @@
 //!
 //! [`MirroredPartition::scrub_step`]: samite_mirror::MirroredPartition::scrub_step
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use samite_metrics::registry;
 use samite_mirror::MirrorEffect;
 use samite_mirror::durable::PlaceId;
 use samite_placement::hash;
@@ -13,7 +13,7 @@ use samite_transport::server::ReplySink;
 use samite_types::{Clock, DatasetId, SystemClock};
 use samite_wire::control::ControlReply;
 
-use super::{ShardService, count};
+use super::ShardService;
 use crate::inbox::ShardInbox;
 use crate::scrub::ScrubPosition;
 
@@ -61,10 +61,9 @@ impl ShardService {
             None => {
                 let asked = self.scrub.ended();
                 self.note_damaged();
-                let metrics = &self.metrics().scrub;
-                count(&metrics.walks, 1);
+                self.metrics().add(registry::SCRUB_WALKS, 1);
                 if let Some(number) = asked {
-                    metrics.done.store(number, Ordering::Relaxed);
+                    self.metrics().set(registry::SCRUB_DONE, number);
                 }
             }
         }
@@ -85,9 +84,8 @@ impl ShardService {
         if !replica.member.is_led() {
             match replica.member.scrub_step(&walk.key, STEP_LEN, now) {
                 Ok(step) => {
-                    let metrics = &self.metrics().scrub;
-                    count(&metrics.records, step.records);
-                    count(&metrics.bytes, step.len);
+                    self.metrics().add(registry::SCRUB_RECORDS, step.records);
+                    self.metrics().add(registry::SCRUB_BYTES, step.len);
                     next = step.next;
                 }
                 Err(error) => {
@@ -104,19 +102,19 @@ impl ShardService {
 
     /// Reports the findings.
     pub(super) fn scrub_found(&self, (dataset, partition): PlaceId, found: &MirrorEffect) {
-        let metrics = &self.metrics().scrub;
+        let metrics = self.metrics();
         match found {
             MirrorEffect::Damaged { key } => {
-                count(&metrics.damaged, 1);
+                metrics.add(registry::SCRUB_DAMAGED, 1);
                 let key = hash(key);
                 tracing::warn!(%dataset, %partition, key, "a record is damaged in memory");
             }
             MirrorEffect::Mended { key } => {
-                count(&metrics.repaired, 1);
+                metrics.add(registry::SCRUB_REPAIRED, 1);
                 tracing::warn!(%dataset, %partition, key = hash(key), "the record is right again");
             }
             MirrorEffect::Evened { .. } => {
-                count(&metrics.evened, 1);
+                metrics.add(registry::SCRUB_EVENED, 1);
                 tracing::warn!(%dataset, %partition, "members held different records; they have the primary's now");
             }
             _ => {}
@@ -126,7 +124,7 @@ impl ShardService {
 
     /// Lets others see how much is damaged.
     fn note_damaged(&self) {
-        self.metrics().scrub.left.store(self.partitions.damaged(), Ordering::Relaxed);
+        self.metrics().set(registry::SCRUB_LEFT, self.partitions.damaged());
     }
 
     /// Damages records in memory, as the table of faults says.

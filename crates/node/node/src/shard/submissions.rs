@@ -2,11 +2,12 @@
 //! before whatever comes next, and the queues are closed and opened.
 
 use samite_backend::CoreWaiters;
+use samite_metrics::registry;
 use samite_transport::server::SharedMemoryWork;
 use samite_types::{ClientId, ShardId};
 use samite_wire::op::{Operation, OperationRequest};
 
-use super::{ShardService, count};
+use super::ShardService;
 use crate::budget::ReplyBudget;
 use crate::partitions::HolderSet;
 use crate::submission_policy::{SubmissionClients, SubmissionConditions};
@@ -55,7 +56,8 @@ impl ShardService {
             return false;
         }
         let operations = self.submissions.drain(&mut self.partitions);
-        count(&self.metrics().operations, operations);
+        self.metrics().add(registry::OPERATIONS, operations);
+        self.metrics().add(registry::EARLY_COMPLETIONS, operations);
         self.note_metrics();
         if !self.arena.has_submission_room()
             || self.partitions.free_to_change() == HolderSet::Nobody

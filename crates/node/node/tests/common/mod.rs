@@ -15,7 +15,7 @@ use samite_types::{
     Result, Seq, SystemEntropy,
 };
 use samite_wire::control::{
-    self, BackendKind, ControlReply, ControlRequest, DatasetSpec, NodeStatus, ReadsKind,
+    self, BackendKind, ControlReply, ControlRequest, DatasetSpec, ReadsKind,
 };
 use samite_wire::frame::FrameKind;
 use samite_wire::limits::BLOCK_LEN;
@@ -23,6 +23,7 @@ use samite_wire::op::{
     ActionResult, BlockRef, Operation, OperationOutcome, OperationReply, RequestEncoder,
     RequestHeader, ValueData,
 };
+use samite_wire::status::NodeStatus;
 
 /// Position of a transport in a node's list of addresses.
 pub const SHM: usize = 0;

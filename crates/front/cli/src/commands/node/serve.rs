@@ -12,8 +12,8 @@ use samite_launch::memory::{self, MemoryRoom};
 use samite_launch::node_life::{self, NodeLife};
 use samite_node::etcd::EtcdTls;
 use samite_node::{
-    ClusterTiming, CoordinatorConfig, FlashConfig, InstanceConfig, NodeConfig, NodeEvent,
-    SCRUB_INTERVAL, StopHandle, StoreConfig, TlsConfig,
+    ClusterTiming, CoordinatorConfig, FlashConfig, InstanceConfig, MetricsAddress, NodeConfig,
+    NodeEvent, SCRUB_INTERVAL, StopHandle, StoreConfig, TlsConfig,
 };
 use samite_types::NodeId;
 use samite_types::fault::{FaultTable, parse_time};
@@ -84,6 +84,9 @@ pub struct ServeArgs {
     /// Look at all records for damage once in this time, `10m` unless given; 0: only when `samite scrub` asks
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     scrub_interval: Option<Duration>,
+    /// Serve metrics to Prometheus, by HTTP, at this loopback address or unix socket: `127.0.0.1:PORT`, `[::1]:PORT` (port 0 takes a free one) or `unix:PATH`
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<MetricsAddress>,
 }
 
 /// Serves.
@@ -133,6 +136,7 @@ fn serve(
         scrub_interval: Some(args.scrub_interval.unwrap_or(SCRUB_INTERVAL))
             .filter(|interval| !interval.is_zero()),
         flash: flash(args)?,
+        metrics: args.metrics.clone(),
     };
     let mut on_event = |event: NodeEvent| match event {
         NodeEvent::Listening { addresses } => {
