@@ -45,7 +45,7 @@ step() {
 # Runs cargo's tests and counts each of them.
 cargo_tests() {
   local log=$scratch/log status p f
-  begin 'cargo test' 'the first time 26 to 31 min, with docs, programs and demo' \
+  begin 'cargo test' 'the first time about 25 min' \
     'the tests of all crates'
   cargo test --workspace --no-fail-fast 2>&1 | tee "$log" | grep -Ev '^test .* ok$|^$|^running 0|^ *(Compiling|Doc-tests)| 0 passed; 0 failed'
   status=${PIPESTATUS[0]}
@@ -84,16 +84,16 @@ step clippy 'the first time about 4 min' 'warnings are errors' \
 step build 'the first time about 3.5 min' 'the release build of samite and its preloaded library' \
   cargo build --release --quiet --package samite-cli --package samite-preload
 cargo_tests
-step docs 'not timed alone' 'links and commands of the pages work' cargo xtask docs
-step 'programs, run' 'not timed alone' 'ordinary programs under samite run' \
+step docs 'about 0.5 min' 'links and commands of the pages work' cargo xtask docs
+step 'programs, run' 'about 1 min' 'ordinary programs under samite run' \
   "${programs[@]}" run 1 --short
-step 'programs, mount' 'not timed alone' 'ordinary programs on a mount' \
+step 'programs, mount' 'about 1 min' 'ordinary programs on a mount' \
   "${programs[@]}" mount 1 --short
-step 'programs, 3 nodes' 'not timed alone' 'three programs on a store of three nodes' \
+step 'programs, 3 nodes' '10 s' 'three programs on a store of three nodes' \
   "${programs[@]}" run 3 --short bash known_traps sqlite_rollback
-step cases 'about 2 min' 'sequences of events that went wrong once' \
+step cases 'about 2.5 min' 'sequences of events that went wrong once' \
   env SAMITE="$samite" scripts/cases.sh
-step demo 'not timed alone' 'what make run shows, every byte compared' \
+step demo 'about 1.5 min' 'what make run shows, every byte compared' \
   env SAMITE="$samite" scripts/demo.sh
 step skips seconds 'what was skipped is listed in tests/skips.txt' cargo xtask skips "$SAMITE_SKIPS"
 step floor seconds 'as many tests ran as tests/floor.txt says' enough_tests

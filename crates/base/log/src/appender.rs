@@ -232,7 +232,7 @@ impl LogAppender {
     /// Metrics of the log.
     #[must_use]
     pub fn metrics(&self) -> LogMetrics {
-        let of = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        let of = |number: &AtomicU64| number.load(Ordering::Relaxed);
         let shared = &*self.shared;
         LogMetrics {
             len: of(&shared.len),

@@ -61,9 +61,9 @@ fn frames_are_durable_when_it_says_so_and_share_writes() {
     while appender.durable() < last {
         wakes.recv_timeout(PATIENCE).unwrap();
     }
-    let figures = appender.metrics();
-    assert_eq!((figures.frames, last), (1000, 1001));
-    assert!(figures.batches <= 100 && figures.len >= 1 << 20, "{figures:?}");
+    let numbers = appender.metrics();
+    assert_eq!((numbers.frames, last), (1000, 1001));
+    assert!(numbers.batches <= 100 && numbers.len >= 1 << 20, "{numbers:?}");
     appender.add(|out| out.push(1));
     drop(appender);
     assert_eq!(count(&disk, settings(1 << 20)), 1001, "dropping it writes what there is");

@@ -136,7 +136,7 @@ impl ArenaLayout {
     /// Offset of the first block, in bytes.
     #[must_use]
     pub const fn blocks_offset(&self) -> u64 {
-        let parts_len = self.shards as u64 * self.board_part_len();
+        let parts_len = self.shards as u64 * self.lookup_part_len();
         (self.lookup_offset() + WORDS_LEN as u64 + parts_len).next_multiple_of(BLOCKS_ALIGN as u64)
     }
 
@@ -158,13 +158,13 @@ impl ArenaLayout {
         buckets_for(self.lookup_part_slots())
     }
 
-    const fn board_slots_len(&self) -> u64 {
+    const fn lookup_slots_len(&self) -> u64 {
         self.lookup_part_slots() as u64 * SLOT_LEN as u64
     }
 
-    const fn board_part_len(&self) -> u64 {
+    const fn lookup_part_len(&self) -> u64 {
         let index_len = self.lookup_part_buckets() as u64 * BUCKET_LEN as u64;
-        self.board_slots_len() + index_len + submission::TABLE_LEN as u64
+        self.lookup_slots_len() + index_len + submission::TABLE_LEN as u64
     }
 
     /// The part of the look-up table in which records of a partition are published: one for each
@@ -174,8 +174,8 @@ impl ArenaLayout {
         partition.get() % self.shards
     }
 
-    const fn board_part_offset(&self, part: u32) -> u64 {
-        self.lookup_offset() + WORDS_LEN as u64 + part as u64 * self.board_part_len()
+    const fn lookup_part_offset(&self, part: u32) -> u64 {
+        self.lookup_offset() + WORDS_LEN as u64 + part as u64 * self.lookup_part_len()
     }
 
     /// Which bucket of its part's index is that of a hash.
@@ -187,7 +187,7 @@ impl ArenaLayout {
     /// Offset of the bucket of a part that is that of a hash, in bytes.
     #[must_use]
     pub const fn lookup_bucket_offset(&self, part: u32, hash: u64) -> usize {
-        let index = self.board_part_offset(part) + self.board_slots_len();
+        let index = self.lookup_part_offset(part) + self.lookup_slots_len();
         index as usize + self.lookup_bucket(hash) * BUCKET_LEN
     }
 
@@ -195,14 +195,14 @@ impl ArenaLayout {
     /// bytes.
     #[must_use]
     pub const fn submissions_offset(&self, part: u32) -> usize {
-        (self.board_part_offset(part) + self.board_part_len()) as usize - submission::TABLE_LEN
+        (self.lookup_part_offset(part) + self.lookup_part_len()) as usize - submission::TABLE_LEN
     }
 
     /// Offset of a slot of a part, in bytes; `None` if there is no such slot.
     #[must_use]
     pub const fn lookup_slot_offset(&self, part: u32, slot: u32) -> Option<usize> {
         if part < self.shards && slot < self.lookup_part_slots() {
-            Some(self.board_part_offset(part) as usize + slot as usize * SLOT_LEN)
+            Some(self.lookup_part_offset(part) as usize + slot as usize * SLOT_LEN)
         } else {
             None
         }
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_the_board_lie_side_by_side() {
+    fn parts_of_the_lookup_table_lie_side_by_side() {
         let layout = ArenaLayout::new(1000, 3).unwrap();
         let mut end = layout.lookup_offset() as usize + WORDS_LEN;
         for part in 0..3 {

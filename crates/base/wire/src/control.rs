@@ -124,7 +124,7 @@ pub enum ControlRequest {
         /// The node.
         node: NodeId,
         /// The change that the operator wants.
-        wish: AdminRequest,
+        request: AdminRequest,
     },
     /// A node asks that by the map of `epoch` is a primary or a good member where it was none before: which locks are known of partitions of which it is a
     /// member? Reply: [`ControlReply::KnownLocks`]; [`ErrorKind::Busy`] while the one that is asked does not serve by that map yet.

@@ -29,11 +29,11 @@
 //!
 //! Conditions that a reader checks beside the slot: the node lives (the kernel clears
 //! [`ALIVE_OFFSET`] when it dies), the slot has the table's [`GENERATION_OFFSET`] (a new one wipes
-//! the table), no name-space generation newer than the reader's own is required ([`LEASE_OFFSET`]),
-//! and the time until which the node speaks for its records ([`VALID_OFFSET`]) is not over: a node
-//! that was stopped, or cut off from the others, writes nothing to its table when another takes its
-//! place. A slot's sequence number is odd while it is being written; a reader compares it before
-//! and after it copies.
+//! the table), no name-space generation newer than the reader's own is required
+//! ([`NAME_SPACE_OFFSET`]), and the time until which the node speaks for its records
+//! ([`VALID_OFFSET`]) is not over: a node that was stopped, or cut off from the others, writes
+//! nothing to its table when another takes its place. A slot's sequence number is odd while it is
+//! being written; a reader compares it before and after it copies.
 
 use samite_types::{DatasetId, PartitionId, Version};
 use zerocopy::little_endian::{U32, U64};
@@ -48,7 +48,7 @@ pub const ALIVE_MASK: u32 = 0x3fff_ffff;
 /// Offset of the table's generation, a `u32`.
 pub const GENERATION_OFFSET: usize = 128;
 /// Offset of the newest name-space generation that is required in any partition, a `u64`.
-pub const LEASE_OFFSET: usize = 256;
+pub const NAME_SPACE_OFFSET: usize = 256;
 /// Offset of the time until which the look-up table may be used, a `u64`: nanoseconds of the host's
 /// `CLOCK_MONOTONIC`, [`VALID_ALWAYS`] for no end. Readers read the clock after they have copied a
 /// slot.

@@ -79,7 +79,7 @@ pub struct MemberReport {
     /// The member.
     pub target: TargetId,
     /// Its new state.
-    pub news: MemberChanges,
+    pub change: MemberChanges,
 }
 
 /// An operator's request about a node.

@@ -263,7 +263,7 @@ pub enum Action<'a> {
     /// Unlink to orphan: take the record's key away. A record with open references gets the key
     /// `to` and keeps them, any other is removed. `to` is no longer than `key`; when both are the
     /// same, a record with open references stays. Result: [`ActionResult::Number`]:
-    /// [`DETACHED_NONE`], [`DETACHED_REMOVED`] or [`DETACHED_KEPT`].
+    /// [`UNLINKED_NONE`], [`UNLINKED_REMOVED`] or [`UNLINKED_KEPT`].
     Detach {
         /// Key.
         key: &'a [u8],
@@ -295,11 +295,11 @@ pub enum Action<'a> {
 }
 
 /// Result of [`Action::Detach`]: there was no such record.
-pub const DETACHED_NONE: u64 = 0;
+pub const UNLINKED_NONE: u64 = 0;
 /// Result of [`Action::Detach`]: the record had no open references, it is gone.
-pub const DETACHED_REMOVED: u64 = 1;
+pub const UNLINKED_REMOVED: u64 = 1;
 /// Result of [`Action::Detach`]: the record has open references, and has the other key now.
-pub const DETACHED_KEPT: u64 = 2;
+pub const UNLINKED_KEPT: u64 = 2;
 
 /// The records that an action changes; see [`Action::touched`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -448,7 +448,7 @@ impl<'a> Operation<'a> {
     /// Whether it asks for a delegation on a record.
     #[inline]
     #[must_use]
-    pub fn borrows(&self) -> bool {
+    pub fn takes_delegation(&self) -> bool {
         self.actions.iter().any(|action| matches!(action, Action::Lease { .. }))
     }
 
@@ -558,7 +558,7 @@ pub struct RequestHeader {
     /// Epoch of the cluster map by which the client chose this node.
     pub map_epoch: Epoch,
     /// Name-space generation of the client's cached directories; `Epoch(u64::MAX)`: it used none.
-    pub lease_epoch: Epoch,
+    pub name_space_generation: Epoch,
     /// Every mutation with a smaller sequence number has been answered: the node may forget its result.
     pub answered_below: Seq,
     /// This may be a repetition of a request that was sent before.
@@ -582,7 +582,7 @@ pub struct ReplyHeader {
     /// The node's cluster map epoch.
     pub map_epoch: Epoch,
     /// The dataset's name-space generation at this node.
-    pub lease_epoch: Epoch,
+    pub name_space_generation: Epoch,
 }
 
 /// A decoded reply.

@@ -89,8 +89,8 @@ pub enum EntryEvent<'a> {
         answered_below: Seq,
         /// See [`crate::op::RequestHeader::is_retry`].
         is_retry: bool,
-        /// See [`crate::op::RequestHeader::lease_epoch`].
-        lease_epoch: Epoch,
+        /// See [`crate::op::RequestHeader::name_space_generation`].
+        name_space_generation: Epoch,
         /// As it came, with all of its data inline or zeros.
         operation: Operation<'a>,
     },

@@ -34,10 +34,10 @@
 //!
 //! - A client takes a slot (its owner: 0 → client), says in it of which hash the record is, and
 //!   claims the lock word for that; finds [`OPEN_OFFSET`] to be the epoch of its map,
-//!   [`WHOM_OFFSET`] to name no other client as sole delegation holder, and the record in the
-//!   look-up table as it has to be; fills the slot, sets its pending bit, and changes the lock word
-//!   to submitted. If that fails, nothing was submitted: it frees lock word and slot, and asks the
-//!   node.
+//!   [`SOLE_CLIENT_OFFSET`] to name no other client as sole delegation holder, and the record in
+//!   the look-up table as it has to be; fills the slot, sets its pending bit, and changes the lock
+//!   word to submitted. If that fails, nothing was submitted: it frees lock word and slot, and asks
+//!   the node.
 //! - A reader of the look-up table looks at the lock word before. If something is submitted there,
 //!   the look-up table may be behind: ask the node.
 //! - The node carries out what is pending before it serves anything. Before it changes a record, it
@@ -85,71 +85,71 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const OPEN_OFFSET: usize = 0;
 /// Offset of the sole delegation holder, the only client that may submit, a `u64`; 0: all clients
 /// of the host. Changed while nobody may.
-pub const WHOM_OFFSET: usize = 8;
+pub const SOLE_CLIENT_OFFSET: usize = 8;
 /// Offset of the low bits of the number, counted from 1, of the core on which the node last carried
 /// out what was submitted, a `u32`.
 pub const NODE_CORE_OFFSET: usize = 16;
 const PENDING_OFFSET: usize = 128;
-const LANES_OFFSET: usize = PENDING_OFFSET + LANES * LANE_STRIDE;
+const QUEUES_OFFSET: usize = PENDING_OFFSET + QUEUES * QUEUE_STRIDE;
 /// Two cache lines for each submission queue, which processors fetch together: clients of one queue
 /// do not wait for those of another.
-const LANE_STRIDE: usize = 128;
+const QUEUE_STRIDE: usize = 128;
 const OWNERS_OFFSET: usize = 4096;
-const CLAIMS_OFFSET: usize = 8192;
+const LOCK_WORDS_OFFSET: usize = 8192;
 /// Record lock words of a table. A client that finds its word taken for another record has to ask,
 /// and wait for all that was submitted: of the entries of two full queues, hardly any collide.
-pub const CLAIMS: usize = 1 << 18;
-const BOXES_OFFSET: usize = CLAIMS_OFFSET + CLAIMS * size_of::<u64>();
+pub const LOCK_WORDS: usize = 1 << 18;
+const SLOTS_OFFSET: usize = LOCK_WORDS_OFFSET + LOCK_WORDS * size_of::<u64>();
 /// Submission queues of a shard. A client has one, perhaps with others.
-pub const LANES: usize = 8;
+pub const QUEUES: usize = 8;
 /// Slots of a submission queue, used in turns: one for each bit of a word.
-pub const LANE_BOXES: usize = u64::BITS as usize;
+pub const QUEUE_SLOTS: usize = u64::BITS as usize;
 /// Slots of a table: so many entries can wait.
-pub const BOXES: usize = LANES * LANE_BOXES;
+pub const TABLE_SLOTS: usize = QUEUES * QUEUE_SLOTS;
 /// Bytes of a slot.
-pub const BOX_LEN: usize = 512;
+pub const QUEUE_SLOT_LEN: usize = 512;
 /// Bytes of a table.
-pub const TABLE_LEN: usize = BOXES_OFFSET + BOXES * BOX_LEN;
+pub const TABLE_LEN: usize = SLOTS_OFFSET + TABLE_SLOTS * QUEUE_SLOT_LEN;
 /// Offset in a slot of the token of the open reference that the change takes, a `u64`; 0, or
 /// another token: that has ended.
-pub const HOLD_OFFSET: usize = size_of::<RawSlotHeader>();
+pub const REFERENCE_OFFSET: usize = size_of::<RawSlotHeader>();
 /// Offset in a slot of the request.
-pub const REQUEST_OFFSET: usize = HOLD_OFFSET + size_of::<u64>();
+pub const REQUEST_OFFSET: usize = REFERENCE_OFFSET + size_of::<u64>();
 /// Longest request in a slot, in bytes.
-pub const REQUEST_LEN_MAX: usize = BOX_LEN - REQUEST_OFFSET;
+pub const REQUEST_LEN_MAX: usize = QUEUE_SLOT_LEN - REQUEST_OFFSET;
 
 const STATE_BITS: u32 = 2;
-const BOX_BITS: u32 = BOXES.trailing_zeros();
+const SLOT_BITS: u32 = TABLE_SLOTS.trailing_zeros();
 
 /// Offset in a table of the word that names the owner of a slot, a `u64`: the client's id, or 0.
 #[must_use]
 pub const fn owner_offset(number: usize) -> usize {
-    OWNERS_OFFSET + number % BOXES * size_of::<u64>()
+    OWNERS_OFFSET + number % TABLE_SLOTS * size_of::<u64>()
 }
 
 /// Submission queue of a slot.
 #[must_use]
 pub const fn queue_of(number: usize) -> usize {
-    number % BOXES / LANE_BOXES
+    number % TABLE_SLOTS / QUEUE_SLOTS
 }
 
 /// Offset in a table of the pending bits of a queue, one for each of its slots, a `u64`.
 #[must_use]
-pub const fn pending_offset(lane: usize) -> usize {
-    PENDING_OFFSET + lane % LANES * LANE_STRIDE
+pub const fn pending_offset(queue: usize) -> usize {
+    PENDING_OFFSET + queue % QUEUES * QUEUE_STRIDE
 }
 
 /// The pending bit of a slot, in the word of its queue.
 #[must_use]
 pub const fn pending_bit(number: usize) -> u64 {
-    1 << (number % LANE_BOXES)
+    1 << (number % QUEUE_SLOTS)
 }
 
 /// Offset in a table of the word on which the clients of a queue wait, a `u32`: a [`QueueWaiter`],
 /// or 0.
 #[must_use]
-pub const fn queue_offset(lane: usize) -> usize {
-    LANES_OFFSET + lane % LANES * LANE_STRIDE
+pub const fn queue_offset(queue: usize) -> usize {
+    QUEUES_OFFSET + queue % QUEUES * QUEUE_STRIDE
 }
 
 /// A client that waits in a queue.
@@ -165,14 +165,16 @@ impl QueueWaiter {
     /// As the word of a queue; never 0.
     #[must_use]
     pub const fn word(self) -> u32 {
-        (self.core as u32) << 16 | (self.number % BOXES + 1) as u32
+        (self.core as u32) << 16 | (self.number % TABLE_SLOTS + 1) as u32
     }
 
     /// Decodes such a word; `None`: nobody waits.
     #[must_use]
     pub const fn read(word: u32) -> Option<Self> {
         match (word as u16 as usize).checked_sub(1) {
-            Some(number) if number < BOXES => Some(Self { number, core: (word >> 16) as u16 }),
+            Some(number) if number < TABLE_SLOTS => {
+                Some(Self { number, core: (word >> 16) as u16 })
+            }
             _ => None,
         }
     }
@@ -181,13 +183,13 @@ impl QueueWaiter {
 /// Offset in a table of a slot.
 #[must_use]
 pub const fn slot_offset(number: usize) -> usize {
-    BOXES_OFFSET + number % BOXES * BOX_LEN
+    SLOTS_OFFSET + number % TABLE_SLOTS * QUEUE_SLOT_LEN
 }
 
 /// Offset in a table of a record lock word.
 #[must_use]
-pub const fn lock_word_offset(claim: usize) -> usize {
-    CLAIMS_OFFSET + claim % CLAIMS * size_of::<u64>()
+pub const fn lock_word_offset(lock_word: usize) -> usize {
+    LOCK_WORDS_OFFSET + lock_word % LOCK_WORDS * size_of::<u64>()
 }
 
 /// The record lock word for records of this [hash](crate::lookup::RecordId::hash).
@@ -195,7 +197,7 @@ pub const fn lock_word_offset(claim: usize) -> usize {
 pub const fn lock_word_of(hash: u64) -> usize {
     // Not the bits that choose the bucket of the look-up table's index, nor those that its words
     // have.
-    (hash >> 20) as usize % CLAIMS
+    (hash >> 20) as usize % LOCK_WORDS
 }
 
 /// State of a record lock word that is not free.
@@ -225,8 +227,8 @@ impl LockWord {
     /// Claimed by this client, for this slot.
     #[must_use]
     pub const fn new(client: ClientId, number: usize) -> Self {
-        let client = client.get() & (u64::MAX >> (STATE_BITS + BOX_BITS));
-        Self { state: LockWordState::Claimed, number: number % BOXES, client }
+        let client = client.get() & (u64::MAX >> (STATE_BITS + SLOT_BITS));
+        Self { state: LockWordState::Claimed, number: number % TABLE_SLOTS, client }
     }
 
     /// The same lock word in another state.
@@ -242,12 +244,12 @@ impl LockWord {
     }
 
     /// That of the node.
-    pub const BARRED: Self = Self { state: LockWordState::Barred, number: 0, client: 0 };
+    pub const LOCKED: Self = Self { state: LockWordState::Barred, number: 0, client: 0 };
 
     /// As a word; never 0.
     #[must_use]
     pub const fn word(self) -> u64 {
-        self.client << (STATE_BITS + BOX_BITS)
+        self.client << (STATE_BITS + SLOT_BITS)
             | (self.number as u64) << STATE_BITS
             | self.state as u64
     }
@@ -261,8 +263,8 @@ impl LockWord {
             3 => LockWordState::Barred,
             _ => return None,
         };
-        let number = (word >> STATE_BITS) as usize % BOXES;
-        Some(Self { state, number, client: word >> (STATE_BITS + BOX_BITS) })
+        let number = (word >> STATE_BITS) as usize % TABLE_SLOTS;
+        Some(Self { state, number, client: word >> (STATE_BITS + SLOT_BITS) })
     }
 }
 
@@ -345,7 +347,7 @@ pub struct SlotContents<'b> {
 impl<'b> SlotContents<'b> {
     /// Reads a copy of a slot; `None`: its content makes no sense.
     #[must_use]
-    pub fn read(raw: &'b [u8; BOX_LEN]) -> Option<Self> {
+    pub fn read(raw: &'b [u8; QUEUE_SLOT_LEN]) -> Option<Self> {
         let (header, _) = RawSlotHeader::read_from_prefix(raw).ok()?;
         let label = header.checked()?;
         let request = raw[REQUEST_OFFSET..].get(..label.len())?;
@@ -361,13 +363,13 @@ mod tests {
     #[test]
     fn words_read_back() {
         for client in [ClientId(0), ClientId(77), ClientId(u64::MAX)] {
-            for number in [0, 1, BOXES - 1] {
+            for number in [0, 1, TABLE_SLOTS - 1] {
                 for state in [LockWordState::Claimed, LockWordState::Posted, LockWordState::Barred]
                 {
-                    let claim = LockWord::new(client, number).in_state(state);
-                    assert_eq!(LockWord::read(claim.word()), Some(claim));
-                    assert!(claim.is_of(client) && !claim.is_of(ClientId(5)));
-                    assert_ne!(claim.word(), 0);
+                    let lock_word = LockWord::new(client, number).in_state(state);
+                    assert_eq!(LockWord::read(lock_word.word()), Some(lock_word));
+                    assert!(lock_word.is_of(client) && !lock_word.is_of(ClientId(5)));
+                    assert_ne!(lock_word.word(), 0);
                 }
             }
         }
@@ -375,8 +377,8 @@ mod tests {
     }
 
     #[test]
-    fn words_of_lanes_read_back() {
-        for number in [0, 1, BOXES - 1] {
+    fn words_of_queues_read_back() {
+        for number in [0, 1, TABLE_SLOTS - 1] {
             for core in [0, 7, u16::MAX] {
                 let waiter = QueueWaiter { number, core };
                 assert_eq!(QueueWaiter::read(waiter.word()), Some(waiter));
@@ -384,30 +386,36 @@ mod tests {
             }
         }
         assert_eq!(QueueWaiter::read(0), None);
-        assert_eq!(QueueWaiter::read(u32::MAX), None, "there is no such box");
+        assert_eq!(QueueWaiter::read(u32::MAX), None, "there is no such slot");
     }
 
     #[test]
     fn parts_of_a_table_lie_side_by_side() {
-        assert_eq!((OPEN_OFFSET + 8, WHOM_OFFSET + 8 <= pending_offset(0)), (WHOM_OFFSET, true));
         assert_eq!(
-            (WHOM_OFFSET + 8, NODE_CORE_OFFSET + 4 <= pending_offset(0)),
+            (OPEN_OFFSET + 8, SOLE_CLIENT_OFFSET + 8 <= pending_offset(0)),
+            (SOLE_CLIENT_OFFSET, true)
+        );
+        assert_eq!(
+            (SOLE_CLIENT_OFFSET + 8, NODE_CORE_OFFSET + 4 <= pending_offset(0)),
             (NODE_CORE_OFFSET, true)
         );
-        assert!(pending_offset(LANES - 1) + 8 <= queue_offset(0));
-        assert!(queue_offset(LANES - 1) + 4 <= owner_offset(0));
-        assert_eq!((queue_of(0), queue_of(LANE_BOXES), queue_of(BOXES - 1)), (0, 1, LANES - 1));
-        assert!(owner_offset(BOXES - 1) + 8 <= lock_word_offset(0));
-        assert_eq!(lock_word_offset(CLAIMS - 1) + 8, slot_offset(0));
-        assert_eq!(slot_offset(BOXES - 1) + BOX_LEN, TABLE_LEN);
+        assert!(pending_offset(QUEUES - 1) + 8 <= queue_offset(0));
+        assert!(queue_offset(QUEUES - 1) + 4 <= owner_offset(0));
+        assert_eq!(
+            (queue_of(0), queue_of(QUEUE_SLOTS), queue_of(TABLE_SLOTS - 1)),
+            (0, 1, QUEUES - 1)
+        );
+        assert!(owner_offset(TABLE_SLOTS - 1) + 8 <= lock_word_offset(0));
+        assert_eq!(lock_word_offset(LOCK_WORDS - 1) + 8, slot_offset(0));
+        assert_eq!(slot_offset(TABLE_SLOTS - 1) + QUEUE_SLOT_LEN, TABLE_LEN);
         assert_eq!(TABLE_LEN % 64, 0);
     }
 
     #[test]
-    fn boxes_that_make_no_sense_are_refused() {
+    fn slots_that_make_no_sense_are_refused() {
         let hash = 3 << 20;
         let filled = |lens| {
-            let mut raw = [7; BOX_LEN];
+            let mut raw = [7; QUEUE_SLOT_LEN];
             let header = RawSlotHeader::new(ClientId(9), hash, lens);
             raw[..size_of::<RawSlotHeader>()].copy_from_slice(header.as_bytes());
             raw

@@ -20,7 +20,7 @@ use zerocopy::IntoBytes;
 const HEADER: RequestHeader = RequestHeader {
     dataset: DatasetId(1),
     map_epoch: Epoch(1),
-    lease_epoch: Epoch(u64::MAX),
+    name_space_generation: Epoch(u64::MAX),
     answered_below: Seq(1),
     is_retry: false,
 };

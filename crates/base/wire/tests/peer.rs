@@ -65,12 +65,14 @@ fn event() -> impl Strategy<Value = EntryEvent<'static>> {
             any::<u64>(),
             operation().prop_filter("blocks", travels)
         )
-            .prop_map(|(client, below, is_retry, lease, operation)| EntryEvent::Applied {
-                client,
-                answered_below: Seq(below),
-                is_retry,
-                lease_epoch: Epoch(lease),
-                operation,
+            .prop_map(|(client, below, is_retry, name_space, operation)| {
+                EntryEvent::Applied {
+                    client,
+                    answered_below: Seq(below),
+                    is_retry,
+                    name_space_generation: Epoch(name_space),
+                    operation,
+                }
             }),
         (client(), any::<u64>(), any::<u64>(), kind(), 0..64_u16).prop_map(
             |(client, below, seq, kind, index)| EntryEvent::Refused {

@@ -136,17 +136,18 @@ impl ChangeCounters {
         begun
     }
 
-    /// How long no other client can change the records that were asked for at `moment` under a
+    /// How long no other client can change the records that were asked for at `read_stamp` under a
     /// delegation of `term`; `None`: the term is over, or this session has changed something since.
     pub(crate) fn is_current(
         &self,
         client: ClientId,
-        moment: &ReadStamp,
+        read_stamp: &ReadStamp,
         term: Duration,
     ) -> Option<Duration> {
-        let end = moment.at + (term - term / CLOCK_MARGIN);
+        let end = read_stamp.at + (term - term / CLOCK_MARGIN);
         let left = end.checked_sub(SystemClock.monotonic()).filter(|left| !left.is_zero())?;
-        let is_same = client == moment.client && self.begun(moment.mask) == moment.begun;
+        let is_same =
+            client == read_stamp.client && self.begun(read_stamp.mask) == read_stamp.begun;
         is_same.then_some(left)
     }
 }
@@ -176,7 +177,7 @@ mod tests {
     #[test]
     fn own_changes_end_what_was_read_and_what_is_read_meanwhile() {
         let changes = ChangeCounters::new();
-        let holds = |moment: &ReadStamp| changes.is_current(ME, moment, TERM).is_some();
+        let holds = |read_stamp: &ReadStamp| changes.is_current(ME, read_stamp, TERM).is_some();
         let before = changes.read_stamp(ME, mask_of(P)).unwrap();
         assert!(holds(&before));
         assert!(changes.is_current(ClientId(2), &before, TERM).is_none());
@@ -213,8 +214,8 @@ mod tests {
                 .unwrap(),
         );
         let changes = ChangeCounters::new();
-        let moment = changes.read_stamp(ME, mask_of_key(key)).unwrap();
-        let holds = || changes.is_current(ME, &moment, TERM).is_some();
+        let read_stamp = changes.read_stamp(ME, mask_of_key(key)).unwrap();
+        let holds = || changes.is_current(ME, &read_stamp, TERM).is_some();
         let changing = |action| mask_of_change(&Operation::new(P, [action]));
         changes.begin(changing(Action::Delete { key: &other })).end();
         // Neither looks at it nor changes anything.

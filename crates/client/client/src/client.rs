@@ -245,8 +245,8 @@ impl Client {
     /// # Errors
     /// `NotFound`: no such node. `Invalid`, `InUse`: it cannot be, in words. `Denied`: to users
     /// that do not run the cluster.
-    pub fn admin_request(&self, node: NodeId, wish: AdminRequest) -> Result<()> {
-        self.change_map(&ControlRequest::Wish { node, wish }, None, self.deadline())
+    pub fn admin_request(&self, node: NodeId, request: AdminRequest) -> Result<()> {
+        self.change_map(&ControlRequest::Wish { node, request }, None, self.deadline())
     }
 
     /// Acknowledges losses, as [`ClusterMap::data`] of the map of epoch `by` has them: they are

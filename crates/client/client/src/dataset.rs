@@ -28,7 +28,7 @@ struct DatasetInner {
     data: DatasetData,
     partitions: u32,
     distribution: Distribution,
-    lease_epoch: AtomicU64,
+    name_space_generation: AtomicU64,
 }
 
 impl Dataset {
@@ -38,7 +38,7 @@ impl Dataset {
             data: data.clone(),
             partitions: map.partitions(),
             distribution: map.distribution(data),
-            lease_epoch: AtomicU64::new(0),
+            name_space_generation: AtomicU64::new(0),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -72,7 +72,8 @@ impl Dataset {
         self.redundancy().get() > 1
     }
 
-    /// Whether every node answers as soon as it has served: it shares memory with this host, and waits for no other and for no flash.
+    /// Whether every node answers as soon as it has served: it shares memory with this host, and
+    /// waits for no other and for no flash.
     #[must_use]
     pub fn answers_soon(&self) -> bool {
         let view = self.inner.client.session().view();
@@ -87,7 +88,8 @@ impl Dataset {
         self.inner.partitions
     }
 
-    /// Whether partitions of it are lost by the newest cluster map that is known here, and nobody has taken note of that.
+    /// Whether partitions of it are lost by the newest cluster map that is known here, and nobody
+    /// has taken note of that.
     #[must_use]
     pub fn has_lost(&self) -> bool {
         self.client().map().is_ok_and(|map| !map.lost_partitions(self.id()).is_empty())
@@ -115,8 +117,8 @@ impl Dataset {
         Ok(view.peer_at(view.peer_index(self.redundancy(), partition)?).node)
     }
 
-    /// The connection over which this process's requests for a partition go, if there is one now. As long as anybody has it open, a node does
-    /// not take this process for gone. Asks nobody.
+    /// The connection over which this process's requests for a partition go, if there is one now.
+    /// As long as anybody has it open, a node does not take this process for gone. Asks nobody.
     #[must_use]
     pub fn connection_to(&self, partition: PartitionId) -> Option<i32> {
         let view = self.inner.client.session().view()?;
@@ -131,16 +133,16 @@ impl Dataset {
     }
 
     /// The newest name-space generation that any node has told this client. A user of cached
-    /// directories drops them when this has grown, and says in [`ClientOperation::lease_epoch`] on
-    /// which generation it stands.
+    /// directories drops them when this has grown, and says in
+    /// [`ClientOperation::name_space_generation`] on which generation it stands.
     #[must_use]
-    pub fn lease_epoch(&self) -> Epoch {
-        Epoch(self.inner.lease_epoch.load(Ordering::Acquire))
+    pub fn name_space_generation(&self) -> Epoch {
+        Epoch(self.inner.name_space_generation.load(Ordering::Acquire))
     }
 
-    pub(crate) fn saw_lease_epoch(&self, epoch: Epoch) {
-        if epoch > self.lease_epoch() {
-            self.inner.lease_epoch.fetch_max(epoch.get(), Ordering::AcqRel);
+    pub(crate) fn saw_name_space_generation(&self, epoch: Epoch) {
+        if epoch > self.name_space_generation() {
+            self.inner.name_space_generation.fetch_max(epoch.get(), Ordering::AcqRel);
         }
     }
 
@@ -160,41 +162,43 @@ impl Dataset {
         session.changes.read_stamp(session.id, mask_of_key(key))
     }
 
-    /// For how long no other client can change the records that were asked for at `moment`, under a
-    /// delegation that was granted for `term`. `None`: the answer may not be the one that a node
-    /// would give, for the term is over, or this session has changed something itself, or this is a
-    /// forked child.
+    /// For how long no other client can change the records that were asked for at `read_stamp`,
+    /// under a delegation that was granted for `term`. `None`: the answer may not be the one that a
+    /// node would give, for the term is over, or this session has changed something itself, or this
+    /// is a forked child.
     #[must_use]
-    pub fn is_current(&self, moment: &ReadStamp, term: Duration) -> Option<Duration> {
+    pub fn is_current(&self, read_stamp: &ReadStamp, term: Duration) -> Option<Duration> {
         let session = self.inner.client.session();
-        session.changes.is_current(session.id, moment, term)
+        session.changes.is_current(session.id, read_stamp, term)
     }
 
     /// The record at `key` in `partition`, as its node publishes it to clients on its host, without
-    /// a request: the result of a look-up now, under name-space generation `lease`. Its first bytes
-    /// are put to the front of `dest`. `None`: it is not published, ask for it; it may exist.
+    /// a request: the result of a look-up now, under name-space generation `name_space`. Its first
+    /// bytes are put to the front of `dest`. `None`: it is not published, ask for it; it may exist.
     #[must_use]
     pub fn head(
         &self,
         partition: PartitionId,
         key: &[u8],
-        lease: Epoch,
+        name_space: Epoch,
         dest: &mut [u8; HEAD_LEN],
     ) -> Option<LookupHead> {
         let view = self.inner.client.session().view()?;
         let link = view.peer_at(view.peer_index(self.redundancy(), partition).ok()?).live_link()?;
-        link.arena()?.head(&RecordId { dataset: self.id(), partition, key }, lease, dest)
+        link.arena()?.head(&RecordId { dataset: self.id(), partition, key }, name_space, dest)
     }
 
-    /// Carries out operations, in one request per node, and returns their outcomes in the same order.
+    /// Carries out operations, in one request per node, and returns their outcomes in the same
+    /// order.
     ///
-    /// Operations on one partition happen in the order given, unless a node was too busy for some of them; those on different
-    /// partitions in any. More than [`OPERATIONS_MAX`] of them, and more data than fits one frame,
-    /// travel in several requests.
+    /// Operations on one partition happen in the order given, unless a node was too busy for some
+    /// of them; those on different partitions in any. More than [`OPERATIONS_MAX`] of them, and
+    /// more data than fits one frame, travel in several requests.
     ///
     /// # Errors
-    /// `TooLarge`, `Invalid`: an operation is over a limit; nothing was sent. `Unavailable`, `Timeout`: a node, which the message
-    /// names, cannot be reached or did not answer by the deadline; the outcome of every operation is unknown.
+    /// `TooLarge`, `Invalid`: an operation is over a limit; nothing was sent. `Unavailable`,
+    /// `Timeout`: a node, which the message names, cannot be reached or did not answer by the
+    /// deadline; the outcome of every operation is unknown.
     pub fn execute(
         &self,
         ops: &mut [ClientOperation<'_>],
@@ -231,20 +235,23 @@ impl Dataset {
         OperationRun::new(self, std::slice::from_mut(&mut op), deadline).finish_one()
     }
 
-    /// Sends operations, in one request per node, without waiting. At most [`OPERATIONS_MAX`] of them.
+    /// Sends operations, in one request per node, without waiting. At most [`OPERATIONS_MAX`] of
+    /// them.
     ///
-    /// A single small one may stay here for a little while, to leave together with others to the same node: until
-    /// any [`PendingOperations`] is waited for or polled, or enough has come together.
+    /// A single small one may stay here for a little while, to leave together with others to the
+    /// same node: until any [`PendingOperations`] is waited for or polled, or enough has come
+    /// together.
     ///
     /// # Errors
-    /// As [`Self::execute`]; `Busy`: too many operations wait for their answers, let some finish first.
+    /// As [`Self::execute`]; `Busy`: too many operations wait for their answers, let some finish
+    /// first.
     pub fn submit(&self, ops: &[Operation<'_>]) -> Result<PendingOperations> {
         PendingOperations::send(self, ops, self.inner.client.deadline())
     }
 
-    /// As [`Self::submit`], with a result that `finish` makes of the outcomes, which come in the order
-    /// of `ops`: for views, whose calls are made of operations. `finish` runs in the thread that waits
-    /// or polls, and must not block.
+    /// As [`Self::submit`], with a result that `finish` makes of the outcomes, which come in the
+    /// order of `ops`: for views, whose calls are made of operations. `finish` runs in the thread
+    /// that waits or polls, and must not block.
     ///
     /// # Errors
     /// As [`Self::submit`].
@@ -256,17 +263,22 @@ impl Dataset {
         PendingOperations::send_then(self, ops, self.inner.client.deadline(), finish)
     }
 
-    /// As [`Self::submit`], standing on name-space generation `lease_epoch`
-    /// ([`ClientOperation::lease_epoch`]).
+    /// As [`Self::submit`], standing on name-space generation `name_space_generation`
+    /// ([`ClientOperation::name_space_generation`]).
     ///
     /// # Errors
     /// As [`Self::submit`].
     pub fn submit_under(
         &self,
         ops: &[Operation<'_>],
-        lease_epoch: Epoch,
+        name_space_generation: Epoch,
     ) -> Result<PendingOperations> {
-        PendingOperations::send_under(self, ops, lease_epoch, self.inner.client.deadline())
+        PendingOperations::send_under(
+            self,
+            ops,
+            name_space_generation,
+            self.inner.client.deadline(),
+        )
     }
 }
 

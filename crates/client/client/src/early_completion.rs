@@ -25,12 +25,12 @@ impl Dataset {
         &self,
         record: (PartitionId, &[u8]),
         operation: &Operation<'_>,
-        lease: Epoch,
+        name_space: Epoch,
         agrees: impl FnOnce(&[u8], &LookupHead) -> bool,
     ) -> bool {
-        self.post_if(record, operation, |arena, id| {
+        self.submit_if(record, operation, |arena, id| {
             let mut shown = [0; HEAD_LEN];
-            let head = arena.head(id, lease, &mut shown);
+            let head = arena.head(id, name_space, &mut shown);
             head.is_some_and(|head| agrees(&shown[..head.len], &head))
         })
         .is_some()
@@ -47,10 +47,10 @@ impl Dataset {
         (partition, key): (PartitionId, &[u8]),
         other: &[u8],
         operation: &Operation<'_>,
-        lease: Epoch,
+        name_space: Epoch,
     ) -> Option<SubmittedEntry> {
-        self.post_if((partition, key), operation, |arena, id| {
-            arena.has_none(&[*id, RecordId { key: other, ..*id }], lease)
+        self.submit_if((partition, key), operation, |arena, id| {
+            arena.has_none(&[*id, RecordId { key: other, ..*id }], name_space)
         })
     }
 
@@ -60,18 +60,18 @@ impl Dataset {
     pub fn end_submitted_reference(
         &self,
         partition: PartitionId,
-        posted: SubmittedEntry,
+        submitted: SubmittedEntry,
         token: u64,
     ) -> bool {
         let session = self.client().session();
         let Some(view) = session.view() else { return false };
         let link = view.peer_index(self.redundancy(), partition).ok();
         link.and_then(|index| view.peer_at(index).live_link())
-            .and_then(|link| Some(link.arena()?.end_reference(partition, posted, token)))
+            .and_then(|link| Some(link.arena()?.end_reference(partition, submitted, token)))
             .unwrap_or(false)
     }
 
-    fn post_if(
+    fn submit_if(
         &self,
         (partition, key): (PartitionId, &[u8]),
         operation: &Operation<'_>,
@@ -85,16 +85,16 @@ impl Dataset {
         let view = session.view()?;
         let known = view.map.dataset_by_id(self.id())?;
         let link = view.peer_at(view.peer_index(self.redundancy(), partition).ok()?).live_link()?;
-        let hold = hold_of(operation)?;
+        let token = hold_of(operation)?;
         let record = RecordId { dataset: self.id(), partition, key };
-        let borrows = operation.borrows();
-        if !link.may_submit_early(&record, view.map.epoch(), (session.id, borrows)) {
+        let takes_delegation = operation.takes_delegation();
+        if !link.may_submit_early(&record, view.map.epoch(), (session.id, takes_delegation)) {
             return None;
         }
         let header = RequestHeader {
             dataset: self.id(),
             map_epoch: view.map.epoch(),
-            lease_epoch: Epoch(u64::MAX),
+            name_space_generation: Epoch(u64::MAX),
             answered_below: Seq(0),
             is_retry: false,
         };
@@ -108,17 +108,17 @@ impl Dataset {
             access: known.spec.access,
             map_epoch: view.map.epoch(),
             client: session.id,
-            borrows,
-            hold,
+            takes_delegation,
+            token,
             body: &body,
             payload: &payload,
         };
         let changing = session.changes.begin(mask_of_change(operation));
-        let posted = link.submit_early(&change, |arena| is_certain(arena, &record));
+        let submitted = link.submit_early(&change, |arena| is_certain(arena, &record));
         changing.end();
         put_scratch(body);
-        count(&self.client().counters().posts, u64::from(posted.is_some()));
-        posted
+        count(&self.client().counters().early_completions, u64::from(submitted.is_some()));
+        submitted
     }
 }
 

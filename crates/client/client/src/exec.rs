@@ -36,7 +36,7 @@ use receivers::{ScatterReceiver, SingleReceiver};
 const CONNECT_TIME: Duration = Duration::from_millis(500);
 
 /// Rounds in which a value changed during the copy, after which it is asked for inside the frame.
-const TORN_MAX: u32 = 3;
+const INCONSISTENT_MAX: u32 = 3;
 
 /// Bytes of requests and expected replies that one call has under way before it waits for the first of them.
 const UNDER_WAY_MAX: usize = 32 << 20;
@@ -55,7 +55,7 @@ pub(crate) enum ResendReason {
     /// No answer came, and it is not worth waiting for one.
     Silent,
     /// A value changed during the copy.
-    Torn(NodeId),
+    Inconsistent(NodeId),
 }
 
 /// Operations that are carried out together.
@@ -74,10 +74,10 @@ pub(crate) struct OperationRun<'r, 'a> {
     /// Numbers taken in place of those.
     renumbered: Vec<SeqRange<'r>>,
     pub(crate) retry: RetryState,
-    pub(crate) whom: MemberTarget,
+    pub(crate) target: MemberTarget,
     /// Epoch of the map by which operations were sent last.
     epoch: Epoch,
-    torn: u32,
+    inconsistent: u32,
 }
 
 /// A request under way, and which operations it carries.
@@ -107,7 +107,7 @@ impl<'r, 'a> OperationRun<'r, 'a> {
         ops: &'r mut [ClientOperation<'a>],
         deadline: Deadline,
     ) -> Self {
-        let whom = MemberTarget::of(dataset, ops.iter().map(|op| &op.operation));
+        let target = MemberTarget::of(dataset, ops.iter().map(|op| &op.operation));
         let retry = RetryState::new(RetryTiming::default(), dataset.is_mirrored(), deadline.at());
         let len = ops.iter().map(|op| op.footprint().sum()).sum();
         Self {
@@ -121,9 +121,9 @@ impl<'r, 'a> OperationRun<'r, 'a> {
             behind: Vec::new(),
             renumbered: Vec::new(),
             retry: retry.of_len(len),
-            whom,
+            target,
             epoch: Epoch(0),
-            torn: 0,
+            inconsistent: 0,
         }
     }
 
@@ -170,7 +170,7 @@ impl<'r, 'a> OperationRun<'r, 'a> {
     fn first_try(&mut self) -> Result<Option<OwnedOutcome>> {
         let view = self.dataset.client().view(self.deadline)?;
         let partition = self.ops[0].operation.partition;
-        let peer = view.peer_at(self.whom.index(&view, self.dataset.redundancy(), partition)?);
+        let peer = view.peer_at(self.target.index(&view, self.dataset.redundancy(), partition)?);
         let link = match self.link(peer)? {
             Ok(link) => link,
             Err(again) => {
@@ -203,7 +203,9 @@ impl<'r, 'a> OperationRun<'r, 'a> {
                         }
                     }
                 }
-                Some(OperationAnswer::Torn) => self.again = Some(ResendReason::Torn(peer.node)),
+                Some(OperationAnswer::Inconsistent) => {
+                    self.again = Some(ResendReason::Inconsistent(peer.node))
+                }
                 None => return Err(ErrorKind::Internal.into()),
             },
         }
@@ -237,7 +239,7 @@ impl<'r, 'a> OperationRun<'r, 'a> {
         for (index, op) in (0u32..).zip(self.ops.iter()) {
             if self.outcomes[index as usize].is_none() {
                 let redundancy = self.dataset.redundancy();
-                groups[self.whom.index(view, redundancy, op.operation.partition)?].push(index);
+                groups[self.target.index(view, redundancy, op.operation.partition)?].push(index);
             }
         }
         let mut len_under_way = 0;
@@ -375,12 +377,12 @@ impl<'r, 'a> OperationRun<'r, 'a> {
             ResendReason::Silent | ResendReason::Broken(..) | ResendReason::Unreachable(..)
         );
         let view = self.session.view();
-        if self.whom.turns_to_primary(view.as_deref(), is_silent) {
+        if self.target.turns_to_primary(view.as_deref(), is_silent) {
             return Ok(());
         }
         let (event, node, cause) = match again {
             ResendReason::Silent => return Ok(()),
-            ResendReason::Torn(node) => return self.torn(node),
+            ResendReason::Inconsistent(node) => return self.inconsistent(node),
             ResendReason::Stale(node) => {
                 let cause = "its cluster map and ours do not meet";
                 (RetryEvent::Stale, node, Error::new(ErrorKind::Timeout, cause))
@@ -417,9 +419,9 @@ impl<'r, 'a> OperationRun<'r, 'a> {
     }
 
     /// A value changed during the copy.
-    fn torn(&mut self, node: NodeId) -> Result<()> {
-        self.torn += 1;
-        if self.torn >= TORN_MAX {
+    fn inconsistent(&mut self, node: NodeId) -> Result<()> {
+        self.inconsistent += 1;
+        if self.inconsistent >= INCONSISTENT_MAX {
             return self.read_inline();
         }
         if self.deadline.remaining().is_none() {
@@ -468,7 +470,7 @@ pub(crate) fn judge(
         }
         Err(error) => return Err(locate(error, dataset, node, name)),
     };
-    dataset.saw_lease_epoch(summary.lease_epoch);
+    dataset.saw_name_space_generation(summary.name_space_generation);
     count(&dataset.client().counters().received_bytes, summary.received_len as u64);
     match summary.refused {
         None => Ok(None),

@@ -31,8 +31,8 @@ pub(crate) struct RequestsInFlight {
     deadline: Deadline,
     /// Until when answers are only waited for.
     patience: Deadline,
-    /// See [`ClientOperation::lease_epoch`].
-    lease_epoch: Epoch,
+    /// See [`ClientOperation::name_space_generation`].
+    name_space_generation: Epoch,
     /// All operations as one request, with their data: an operation that is sent again is decoded
     /// from here.
     body: Vec<u8>,
@@ -45,7 +45,7 @@ pub(crate) struct RequestsInFlight {
     under_way: Vec<SentRequest>,
     outcomes: Vec<Option<OwnedOutcome>>,
     again: Option<ResendReason>,
-    whom: MemberTarget,
+    target: MemberTarget,
     /// See [`OperationRun::behind`].
     behind: Vec<u32>,
 }
@@ -55,7 +55,7 @@ impl RequestsInFlight {
     pub(crate) fn send(
         dataset: &Dataset,
         operations: &[Operation<'_>],
-        lease_epoch: Epoch,
+        name_space_generation: Epoch,
         deadline: Deadline,
     ) -> Result<Self> {
         if operations.len() > OPERATIONS_MAX {
@@ -72,14 +72,14 @@ impl RequestsInFlight {
             let cause = "too many operations wait for their answers; let some finish first";
             Error::new(ErrorKind::Busy, cause)
         })?;
-        let whom = MemberTarget::of(dataset, operations.iter());
+        let target = MemberTarget::of(dataset, operations.iter());
         let changes = operations.iter().filter(|operation| operation.is_mutation());
         let mask = changes.fold(0, |mask, operation| mask | mask_of_change(operation));
         let changing = session.changes.begin(mask).end_change();
         let header = RequestHeader {
             dataset: dataset.id(),
             map_epoch: view.map.epoch(),
-            lease_epoch,
+            name_space_generation,
             answered_below: session.seqs.answered_below(),
             is_retry: false,
         };
@@ -89,7 +89,7 @@ impl RequestsInFlight {
             session: address_of(session),
             deadline,
             patience: patience_of(dataset, deadline),
-            lease_epoch,
+            name_space_generation,
             body,
             payload,
             name: operations.first().map_or("nothing", crate::op::name),
@@ -98,7 +98,7 @@ impl RequestsInFlight {
             under_way: Vec::new(),
             outcomes: vec![None; operations.len()],
             again: None,
-            whom,
+            target,
             behind: Vec::new(),
         };
         flight.depart(&view, operations)?;
@@ -108,9 +108,9 @@ impl RequestsInFlight {
     fn depart(&mut self, view: &MapView, operations: &[Operation<'_>]) -> Result<()> {
         let Some(first) = operations.first() else { return Ok(()) };
         let redundancy = self.dataset.redundancy();
-        let peer = self.whom.index(view, redundancy, first.partition)?;
+        let peer = self.target.index(view, redundancy, first.partition)?;
         let mut same_node = |operation: &Operation<'_>| {
-            let other = self.whom.index(view, redundancy, operation.partition);
+            let other = self.target.index(view, redundancy, operation.partition);
             other.is_ok_and(|other| other == peer)
         };
         let is_small = self.payload.len() <= INLINE_LEN_MAX && self.body.len() < BODY_LEN_MAX;
@@ -162,17 +162,18 @@ impl RequestsInFlight {
     ) -> Result<()> {
         self.check_session()?;
         let request = OperationRequest::decode(&self.body, &self.payload)?;
-        let under_lease = |operation| ClientOperation::new(operation).under_lease(self.lease_epoch);
+        let under_lease =
+            |operation| ClientOperation::new(operation).under_lease(self.name_space_generation);
         let mut ops: Vec<ClientOperation<'_>> =
             request.operations.into_iter().map(under_lease).collect();
         let mut run = OperationRun::new(&self.dataset, &mut ops, self.deadline);
         run.outcomes = std::mem::take(&mut self.outcomes);
         run.again = self.again.take();
         run.behind = std::mem::take(&mut self.behind);
-        run.whom = self.whom;
+        run.target = self.target;
         run.is_retry = run.again.is_some();
         let result = step(&mut run, &mut self.under_way);
-        self.whom = run.whom;
+        self.target = run.target;
         self.outcomes = run.outcomes;
         self.again = run.again;
         self.behind = run.behind;
@@ -193,7 +194,7 @@ impl RequestsInFlight {
 
     /// The threads that finish work that would block.
     pub(crate) fn thread_pool(&self) -> ThreadPool {
-        self.dataset.client().session().crew.clone()
+        self.dataset.client().session().thread_pool.clone()
     }
 
     /// Sends the requests that were left to be sent later to other nodes than this flight's, whose

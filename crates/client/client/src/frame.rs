@@ -77,11 +77,12 @@ pub(crate) fn send<'o, 'a: 'o>(
     ops: impl Iterator<Item = &'o ClientOperation<'a>> + Clone,
     deadline: Deadline,
 ) -> Result<RequestTicket> {
-    let lease_epoch = ops.clone().map(|op| op.lease_epoch).min().unwrap_or(Epoch(u64::MAX));
+    let name_space_generation =
+        ops.clone().map(|op| op.name_space_generation).min().unwrap_or(Epoch(u64::MAX));
     let header = RequestHeader {
         dataset: shared.dataset,
         map_epoch: shared.map_epoch,
-        lease_epoch,
+        name_space_generation,
         answered_below: shared.answered_below,
         is_retry: shared.is_retry,
     };

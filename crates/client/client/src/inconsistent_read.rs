@@ -41,7 +41,11 @@ pub(crate) fn read_in_pieces(
         operation.actions.push(Action::Get { key, offset: offset + at as u32, len: piece as u32 });
         at += piece.max(1);
     }
-    let mut pieces = [ClientOperation { operation, dest: None, lease_epoch: op.lease_epoch }];
+    let mut pieces = [ClientOperation {
+        operation,
+        dest: None,
+        name_space_generation: op.name_space_generation,
+    }];
     let mut outcomes = Vec::with_capacity(1);
     OperationRun::new(dataset, &mut pieces, deadline).finish(&mut outcomes)?;
     match outcomes.pop() {

@@ -29,8 +29,8 @@
 //!
 //! Keys and values (`samite-kv`), objects (`samite-object`) and files (`samite-fs`) are views over
 //! records: crates of their own, which stand on what is public here. A view has a [`Dataset`], the
-//! keys of its records, and its operations on them; [`listing`] merges the records of all partitions
-//! in key order, and [`drafts`] are for what lies in chunks and is replaced as a whole.
+//! keys of its records, and its operations on them; [`listing`] merges the records of all
+//! partitions in key order, and [`drafts`] are for what lies in chunks and is replaced as a whole.
 //!
 //! This crate is linked into the preloaded library: all I/O goes through raw system calls, and no
 //! thread is started unless a future is polled.

@@ -1,7 +1,8 @@
 //! Listing over all partitions, in key order.
 //!
-//! Each partition lists its own keys in order; the client merges them. A cursor is nothing but the last key seen, so a listing can
-//! be taken up again at any time, by anybody, over any number of nodes.
+//! Each partition lists its own keys in order; the client merges them. A cursor is nothing but the
+//! last key seen, so a listing can be taken up again at any time, by anybody, over any number of
+//! nodes.
 
 use std::collections::VecDeque;
 
@@ -12,7 +13,8 @@ use samite_wire::op::{Action, Operation};
 use crate::outcome::{OwnedEntry, OwnedResult};
 use crate::{ClientOperation, Dataset};
 
-/// Most listings in one call: their entries share the body of a reply, and each must have room for at least one.
+/// Most listings in one call: their entries share the body of a reply, and each must have room for
+/// at least one.
 const LISTINGS_MAX: usize = 128;
 
 /// Fewest entries to ask a partition for.

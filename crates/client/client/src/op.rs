@@ -18,14 +18,14 @@ pub struct ClientOperation<'a> {
     pub dest: Option<&'a mut [u8]>,
     /// Name-space generation on which the cached directories behind this operation stand;
     /// [`Epoch`]`(u64::MAX)` when there are none.
-    pub lease_epoch: Epoch,
+    pub name_space_generation: Epoch,
 }
 
 impl<'a> ClientOperation<'a> {
     /// An operation that relies on nothing cached and returns the bytes that it reads.
     #[must_use]
     pub const fn new(operation: Operation<'a>) -> Self {
-        Self { operation, dest: None, lease_epoch: Epoch(u64::MAX) }
+        Self { operation, dest: None, name_space_generation: Epoch(u64::MAX) }
     }
 
     /// The same, with the bytes of the first `Get` landing in `dest`.
@@ -39,7 +39,7 @@ impl<'a> ClientOperation<'a> {
     /// [`samite_types::ErrorKind::StaleLease`] at a partition that knows a newer one.
     #[must_use]
     pub const fn under_lease(mut self, epoch: Epoch) -> Self {
-        self.lease_epoch = epoch;
+        self.name_space_generation = epoch;
         self
     }
 }

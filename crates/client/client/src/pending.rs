@@ -24,7 +24,7 @@ use crate::{Dataset, OwnedOutcome};
 #[must_use = "whether the operations took effect is known only when this has been waited for"]
 pub struct PendingOperations<T = Vec<OwnedOutcome>> {
     stage: PendingStage<T>,
-    alarm: Option<TimerEntry>,
+    timer: Option<TimerEntry>,
 }
 
 enum PendingStage<T> {
@@ -37,7 +37,7 @@ enum PendingStage<T> {
 }
 
 /// Name-space generation of operations that rely on nothing cached.
-const NO_LEASE: Epoch = Epoch(u64::MAX);
+const ANY_NAME_SPACE: Epoch = Epoch(u64::MAX);
 
 /// Makes a result of the outcomes.
 pub(crate) type Finish<T> = Box<dyn FnOnce(Vec<OwnedOutcome>) -> FinishStep<T> + Send>;
@@ -86,16 +86,16 @@ impl PendingOperations {
         Self::send_then(dataset, operations, deadline, |outcomes| FinishStep::Ready(Ok(outcomes)))
     }
 
-    /// Sends operations that stand on name-space generation `lease_epoch`.
+    /// Sends operations that stand on name-space generation `name_space_generation`.
     pub(crate) fn send_under(
         dataset: &Dataset,
         operations: &[Operation<'_>],
-        lease_epoch: Epoch,
+        name_space_generation: Epoch,
         deadline: Deadline,
     ) -> Result<Self> {
-        let flight = RequestsInFlight::send(dataset, operations, lease_epoch, deadline)?;
+        let flight = RequestsInFlight::send(dataset, operations, name_space_generation, deadline)?;
         let finish = Box::new(|outcomes| FinishStep::Ready(Ok(outcomes)));
-        Ok(Self { stage: PendingStage::Flight(Box::new(flight), finish), alarm: None })
+        Ok(Self { stage: PendingStage::Flight(Box::new(flight), finish), timer: None })
     }
 }
 
@@ -107,8 +107,8 @@ impl<T> PendingOperations<T> {
         deadline: Deadline,
         finish: impl FnOnce(Vec<OwnedOutcome>) -> FinishStep<T> + Send + 'static,
     ) -> Result<Self> {
-        let flight = RequestsInFlight::send(dataset, operations, NO_LEASE, deadline)?;
-        Ok(Self { stage: PendingStage::Flight(Box::new(flight), Box::new(finish)), alarm: None })
+        let flight = RequestsInFlight::send(dataset, operations, ANY_NAME_SPACE, deadline)?;
+        Ok(Self { stage: PendingStage::Flight(Box::new(flight), Box::new(finish)), timer: None })
     }
 
     /// Waits for the result in this thread.
@@ -170,17 +170,17 @@ impl std::task::Wake for UnparkWaker {
 }
 
 impl<T: Send + 'static> PendingOperations<T> {
-    /// Leaves the rest to a thread of `crew`.
+    /// Leaves the rest to a thread of `pool`.
     fn work(
         &mut self,
-        crew: &ThreadPool,
+        pool: &ThreadPool,
         rest: impl FnOnce() -> Result<T> + Send + 'static,
         waker: &Waker,
     ) {
         let state = SlotState { result: None, waker: Some(waker.clone()) };
         let slot = Arc::new(ResultSlot { state: Mutex::new(state) });
         let filled = Arc::clone(&slot);
-        let put = crew.put(Box::new(move || {
+        let put = pool.put(Box::new(move || {
             let result = rest();
             let mut state = filled.lock();
             state.result = Some(result);
@@ -199,20 +199,20 @@ impl<T: Send + 'static> PendingOperations<T> {
 
     /// The requests have been answered, or their time is up.
     fn land(&mut self, waker: &Waker) {
-        self.alarm = None;
+        self.timer = None;
         let PendingStage::Flight(mut flight, finish) =
             std::mem::replace(&mut self.stage, PendingStage::Over)
         else {
             return;
         };
-        let crew = flight.thread_pool();
+        let pool = flight.thread_pool();
         let step = match flight.land() {
             Err(error) => FinishStep::Ready(Err(error)),
             Ok(true) => finish(flight.into_outcomes()),
             Ok(false) => FinishStep::Follow(Box::new(move || finish(flight.wait()?).finish())),
         };
         match step {
-            FinishStep::Follow(rest) => self.work(&crew, rest, waker),
+            FinishStep::Follow(rest) => self.work(&pool, rest, waker),
             FinishStep::Ready(result) => {
                 let state = SlotState { result: Some(result), waker: None };
                 self.stage = PendingStage::Work(Arc::new(ResultSlot { state: Mutex::new(state) }));
@@ -231,9 +231,9 @@ impl<T: Send + 'static> Future for PendingOperations<T> {
         let this = &mut *self;
         if let PendingStage::Flight(flight, _) = &this.stage {
             if flight.poll(context).is_pending() {
-                match &this.alarm {
-                    Some(alarm) => alarm.renew(context.waker()),
-                    None => this.alarm = flight.set_timer(context.waker()),
+                match &this.timer {
+                    Some(timer) => timer.renew(context.waker()),
+                    None => this.timer = flight.set_timer(context.waker()),
                 }
                 return Poll::Pending;
             }

@@ -16,14 +16,14 @@ pub(crate) enum OperationAnswer {
     /// Its outcome.
     Outcome(OwnedOutcome),
     /// It took effect, but a value that it read was changed by others during the copy.
-    Torn,
+    Inconsistent,
 }
 
 /// The part of a reply about the whole request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReplySummary {
     pub(crate) refused: Option<ErrorKind>,
-    pub(crate) lease_epoch: Epoch,
+    pub(crate) name_space_generation: Epoch,
     pub(crate) received_len: usize,
 }
 
@@ -49,26 +49,26 @@ pub(crate) fn read(
         return Err(corrupt("another kind of frame came for a request"));
     }
     let mut reader = ReplyReader::new(reply.body())?;
-    let ReplyHeader { refused, lease_epoch, .. } = *reader.header();
+    let ReplyHeader { refused, name_space_generation, .. } = *reader.header();
     let expected = if refused.is_some() { 0 } else { receiver.count() };
     if reader.count() != expected {
         return Err(corrupt("a reply has another number of outcomes than its request"));
     }
-    let mut values = ReplyValues { reply, link, torn: false, received_len: 0 };
+    let mut values = ReplyValues { reply, link, inconsistent: false, received_len: 0 };
     for index in 0..expected {
         let answer = match reader.outcome()? {
             OutcomeHead::Failed(failure) => {
                 OperationAnswer::Outcome(OwnedOutcome::Failed(own_failure(&failure)))
             }
             OutcomeHead::Done(results) => {
-                values.torn = false;
+                values.inconsistent = false;
                 let mut dest = receiver.dest(index);
                 let mut owned = List::new();
                 for _ in 0..results {
                     owned.push(values.result(&mut reader, &mut dest)?);
                 }
-                if values.torn {
-                    OperationAnswer::Torn
+                if values.inconsistent {
+                    OperationAnswer::Inconsistent
                 } else {
                     OperationAnswer::Outcome(OwnedOutcome::Done(owned))
                 }
@@ -81,14 +81,14 @@ pub(crate) fn read(
     if !grants.is_empty() {
         link.grants().add(grants.into_iter().map(Into::into));
     }
-    Ok(ReplySummary { refused, lease_epoch, received_len })
+    Ok(ReplySummary { refused, name_space_generation, received_len })
 }
 
 /// Moves values out of a reply.
 struct ReplyValues<'v, 'r> {
     reply: &'v mut LinkReply<'r>,
     link: &'v NodeLink,
-    torn: bool,
+    inconsistent: bool,
     received_len: usize,
 }
 
@@ -164,7 +164,7 @@ impl ReplyValues<'_, '_> {
                 let mut rest = room;
                 for block in blocks.iter() {
                     let (part, after) = rest.split_at_mut(block.len as usize);
-                    self.torn |= !arena.copy_out(&block, part);
+                    self.inconsistent |= !arena.copy_out(&block, part);
                     rest = after;
                 }
             }

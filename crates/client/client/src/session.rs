@@ -29,7 +29,7 @@ pub(crate) struct ClientSession {
     pub(crate) seqs: SequenceNumbers,
     pub(crate) changes: ChangeCounters,
     pub(crate) timer: WakeTimer,
-    pub(crate) crew: ThreadPool,
+    pub(crate) thread_pool: ThreadPool,
     /// Requests were left with links to be sent later.
     pub(crate) has_left: AtomicBool,
     host: String,
@@ -120,7 +120,7 @@ impl ClientSession {
             seqs: SequenceNumbers::new(),
             changes: ChangeCounters::new(),
             timer: WakeTimer::default(),
-            crew: ThreadPool::default(),
+            thread_pool: ThreadPool::default(),
             has_left: AtomicBool::new(false),
             host: host_name(),
             only,

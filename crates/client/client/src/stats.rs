@@ -40,7 +40,7 @@ counters! {
     operations,
     /// Changes that were completed early, in a submission queue of a node of this host
     /// ([`Dataset::submit_change`](crate::Dataset::submit_change)).
-    posts,
+    early_completions,
     /// Control-plane requests sent.
     controls,
     /// Requests that were sent again after a broken connection, a stale map or a busy node.

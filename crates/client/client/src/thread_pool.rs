@@ -103,12 +103,12 @@ mod tests {
     #[test]
     fn many_jobs_are_done_by_few_threads() {
         const JOBS: usize = 200;
-        let (crew, done) = (ThreadPool::default(), Arc::new(AtomicUsize::new(0)));
+        let (pool, done) = (ThreadPool::default(), Arc::new(AtomicUsize::new(0)));
         let (at_once, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         for _ in 0..JOBS {
             let (done, at_once, most) =
                 (Arc::clone(&done), Arc::clone(&at_once), Arc::clone(&most));
-            crew.put(Box::new(move || {
+            pool.put(Box::new(move || {
                 most.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 std::thread::sleep(Duration::from_millis(1));
                 at_once.fetch_sub(1, Ordering::SeqCst);

@@ -160,7 +160,7 @@ impl Player {
         } else {
             (request.header.map_epoch < map_epoch).then_some(ErrorKind::StaleMap)
         };
-        let header = ReplyHeader { refused, map_epoch, lease_epoch: Epoch(0) };
+        let header = ReplyHeader { refused, map_epoch, name_space_generation: Epoch(0) };
         let mut reply = ReplyEncoder::new(Vec::new(), &header);
         if refused.is_none() {
             assert_eq!(self.node, world.primary);

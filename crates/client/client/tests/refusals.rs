@@ -59,7 +59,7 @@ impl Player {
         } else {
             take(&self.script.busy).then_some(ErrorKind::Busy)
         };
-        let header = ReplyHeader { refused, map_epoch, lease_epoch: Epoch(9) };
+        let header = ReplyHeader { refused, map_epoch, name_space_generation: Epoch(9) };
         let mut reply = ReplyEncoder::new(Vec::new(), &header);
         if refused.is_none() {
             for operation in &request.operations {
@@ -234,7 +234,7 @@ fn refused_requests_come_again_with_the_same_number() {
     let third = dataset.submit(&[add(&dataset)]).unwrap().wait().unwrap();
     assert_eq!(seq(&third[0].clone().into_results("add").unwrap()), seq(&second) + 1);
     assert_eq!(dataset.client().map().unwrap().epoch(), Epoch(5));
-    assert_eq!(dataset.lease_epoch(), Epoch(9));
+    assert_eq!(dataset.name_space_generation(), Epoch(9));
 }
 
 #[test]

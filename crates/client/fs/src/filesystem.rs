@@ -13,13 +13,13 @@ use crate::files::deferred::pending::DeferredFiles;
 use crate::names::cache::DirCache;
 use crate::names::known_directories::KnownDirectories;
 use crate::records::inode::Inode;
-use crate::records::key::{INO_COUNTER, LEASE_COUNTER, ROOT_INO};
+use crate::records::key::{GENERATION_COUNTER, INO_COUNTER, ROOT_INO};
 use crate::records::numbers::ProcessNumbers;
-use crate::records::store::{NO_LEASE, RecordStoreView, fail};
+use crate::records::store::{ANY_NAME_SPACE, RecordStoreView, fail};
 use crate::{NAME_LEN_MAX, STAT_BLOCK_LEN, StatFs, Timestamp};
 
 /// How often an operation may find its cached directories out of date before it gives up.
-const LEASE_TRIES_MAX: u32 = 1000;
+const GENERATION_TRIES_MAX: u32 = 1000;
 
 /// For how long a node is asked what it has whose records others have too.
 const STATUS_PATIENCE: Duration = Duration::from_secs(1);
@@ -190,12 +190,12 @@ impl FileSystem {
     ///
     /// The generation is drawn after the change took effect: a client that knows generation e sees
     /// every change that drew e or less.
-    pub(crate) fn raise_leases<'k>(
+    pub(crate) fn raise_generation<'k>(
         &self,
         key: &[u8],
         also: impl Fn() -> Vec<Action<'k>>,
     ) -> Result<()> {
-        let epoch = Epoch(self.store().draw(LEASE_COUNTER)?);
+        let epoch = Epoch(self.store().draw(GENERATION_COUNTER)?);
         self.store().run_everywhere(|partition| {
             let mut actions = also();
             actions.push(Action::RaiseLease { epoch });
@@ -208,8 +208,8 @@ impl FileSystem {
     /// Runs `attempt` with the newest name-space generation until its cached directories are up to
     /// date.
     pub(crate) fn under_lease<T>(&self, attempt: impl Fn(Epoch) -> Result<T>) -> Result<T> {
-        for _ in 0..LEASE_TRIES_MAX {
-            let epoch = self.inner.store.dataset.lease_epoch();
+        for _ in 0..GENERATION_TRIES_MAX {
+            let epoch = self.inner.store.dataset.name_space_generation();
             self.inner.cache.start_epoch(epoch);
             match attempt(epoch) {
                 Err(error) if error.kind() == ErrorKind::StaleLease => {}
@@ -220,12 +220,13 @@ impl FileSystem {
     }
 
     fn ensure_root(&self) -> Result<()> {
-        let home = self.store().own(ROOT_INO);
-        if self.store().read(&home, NO_LEASE)?.is_some() {
+        let location = self.store().own(ROOT_INO);
+        if self.store().read(&location, ANY_NAME_SPACE)?.is_some() {
             return Ok(());
         }
         let value = Inode::root(Timestamp::now()).encode();
-        let op = Operation::put(home.partition, &home.key, &value).guard(Guard::Absent(&home.key));
+        let op = Operation::put(location.partition, &location.key, &value)
+            .guard(Guard::Absent(&location.key));
         // A guard that fails: another process was faster.
         self.store().run(op).map(drop)
     }

@@ -10,7 +10,7 @@ use samite_wire::op::{Action, Guard, Operation, ValueData};
 use crate::records::inode::{INODE_LEN, Inode};
 use crate::records::key;
 use crate::records::moving::{MoveFinish, MoveIntent};
-use crate::records::store::{FoundInode, NO_LEASE, RecordLocation};
+use crate::records::store::{ANY_NAME_SPACE, FoundInode, RecordLocation};
 use crate::{CallerContext, FileSystem, OpenFile, OpenFlags, RenameFlags, Timestamp};
 
 struct Rig {
@@ -58,15 +58,15 @@ fn frozen(fs: &FileSystem) -> (MoveIntent, Vec<u8>) {
 fn frozen_from(fs: &FileSystem, from: &[u8]) -> (MoveIntent, Vec<u8>) {
     let node = put(fs, from, b"data");
     let to = fs.store().entry(key::ROOT_INO, b"to");
-    assert_ne!(node.home.partition, to.partition, "pick other names");
+    assert_ne!(node.location.partition, to.partition, "pick other names");
     let moved = MoveIntent::new(
         fs.token(),
-        node.home.clone(),
+        node.location.clone(),
         (node.inode.layout, false),
         MoveFinish::Delete,
         to,
     );
-    let (_, value) = fs.store().value(&node.home).unwrap().unwrap();
+    let (_, value) = fs.store().value(&node.location).unwrap().unwrap();
     assert!(fs.store().freeze(&node, &moved).unwrap());
     (moved, value)
 }
@@ -79,7 +79,7 @@ fn a_move_that_was_not_decided_is_undone() {
     put(&rig.other, b"/from", b"DATA");
     assert_eq!(rig.other.stat(&ctx(), b"/to", true).unwrap_err().kind(), ErrorKind::NotFound);
     // The mover was only slow: it finds out that it may not decide any more.
-    let late = rig.fs.store().decide(&moved, &value, NO_LEASE, [], []).unwrap();
+    let late = rig.fs.store().decide(&moved, &value, ANY_NAME_SPACE, [], []).unwrap();
     assert!(matches!(late, crate::records::moving::MoveDecision::Recovered), "{late:?}");
     assert_eq!(rig.fs.stat(&ctx(), b"/to", true).unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(get(&rig.fs, b"/from"), b"DATA");
@@ -191,15 +191,15 @@ fn a_directory_with_what_a_move_left_is_empty() {
 /// An exchange of `/from` and `/to` up to the freeze, and the values of both.
 fn frozen_exchange(fs: &FileSystem) -> (MoveIntent, Vec<u8>) {
     let (node, there) = (put(fs, b"/from", b"data"), put(fs, b"/to", b"other"));
-    assert_ne!(node.home.partition, there.home.partition, "pick other names");
-    let value = |node: &FoundInode| fs.store().value(&node.home).unwrap().unwrap().1;
+    assert_ne!(node.location.partition, there.location.partition, "pick other names");
+    let value = |node: &FoundInode| fs.store().value(&node.location).unwrap().unwrap().1;
     let layout = (node.inode.layout, false);
     let moved = MoveIntent::new(
         fs.token(),
-        node.home.clone(),
+        node.location.clone(),
         layout,
         MoveFinish::Swap,
-        there.home.clone(),
+        there.location.clone(),
     )
     .bringing(&value(&there));
     let first = value(&node);
@@ -213,7 +213,7 @@ fn an_exchange_that_was_not_decided_is_undone() {
     let (moved, value) = frozen_exchange(&rig.fs);
     assert_eq!(get(&rig.other, b"/to"), b"other");
     assert_eq!(get(&rig.other, b"/from"), b"data");
-    let late = rig.fs.store().decide(&moved, &value, NO_LEASE, [], []).unwrap();
+    let late = rig.fs.store().decide(&moved, &value, ANY_NAME_SPACE, [], []).unwrap();
     assert!(matches!(late, crate::records::moving::MoveDecision::Recovered), "{late:?}");
     assert_eq!(get(&rig.fs, b"/to"), b"other");
 }
@@ -224,7 +224,7 @@ fn an_exchange_that_was_decided_is_finished() {
     let held = rig.other.open_file(&ctx(), b"/to", OpenFlags::creating(), 0o644).unwrap();
     let (moved, value) = frozen_exchange(&rig.fs);
     let (_, there) = rig.fs.store().value(&moved.destination).unwrap().unwrap();
-    let node = rig.fs.store().read(&moved.destination, NO_LEASE).unwrap().unwrap();
+    let node = rig.fs.store().read(&moved.destination, ANY_NAME_SPACE).unwrap().unwrap();
     rig.fs.store().note_location(&node, &moved.source).unwrap();
     let verdict = key::verdict(moved.token);
     let yes = [&[1], &there[..]].concat();
@@ -244,15 +244,15 @@ fn an_exchange_that_was_decided_is_finished() {
 }
 
 #[test]
-fn a_directory_that_was_sealed_is_opened_again() {
+fn a_directory_with_a_stale_tombstone_is_opened_again() {
     let rig = rig();
     rig.fs.mkdir(&ctx(), b"/d", 0o755).unwrap();
-    let home = rig.fs.store().entry(key::ROOT_INO, b"d");
+    let location = rig.fs.store().entry(key::ROOT_INO, b"d");
     let ino = rig.fs.stat(&ctx(), b"/d", true).unwrap().ino;
-    let sealed = rig.fs.set_tombstone(&home, ino, NO_LEASE).unwrap();
+    let tombstone = rig.fs.set_tombstone(&location, ino, ANY_NAME_SPACE).unwrap();
     put(&rig.other, b"/d/f", b"x");
     assert!(
-        rig.fs.delete_sealed(&sealed, Timestamp::now()).unwrap().is_none(),
+        rig.fs.delete_with_tombstone(&tombstone, Timestamp::now()).unwrap().is_none(),
         "the remover was too slow"
     );
     assert_eq!(get(&rig.fs, b"/d/f"), b"x");
@@ -262,12 +262,12 @@ fn a_directory_that_was_sealed_is_opened_again() {
 fn a_directory_that_was_removed_without_word_stays_removed() {
     let rig = rig();
     rig.fs.mkdir(&ctx(), b"/d", 0o755).unwrap();
-    let home = rig.fs.store().entry(key::ROOT_INO, b"d");
+    let location = rig.fs.store().entry(key::ROOT_INO, b"d");
     let ino = rig.other.stat(&ctx(), b"/d", true).unwrap().ino;
     // The other process has the directory in its cache.
     rig.other.stat(&ctx(), b"/d/f", true).unwrap_err();
-    let sealed = rig.fs.set_tombstone(&home, ino, NO_LEASE).unwrap();
-    assert!(rig.fs.delete_sealed(&sealed, Timestamp::now()).unwrap().is_some());
+    let tombstone = rig.fs.set_tombstone(&location, ino, ANY_NAME_SPACE).unwrap();
+    assert!(rig.fs.delete_with_tombstone(&tombstone, Timestamp::now()).unwrap().is_some());
     // The remover dies here, before it raises the name-space generation.
     let made = rig.other.open_file(&ctx(), b"/d/f", OpenFlags::creating(), 0o644);
     assert_eq!(made.unwrap_err().kind(), ErrorKind::NotFound);
@@ -281,11 +281,11 @@ fn a_lock_whose_holder_died_is_taken_over() {
     for dir in [&b"/a"[..], b"/b"] {
         rig.fs.mkdir(&ctx(), dir, 0o755).unwrap();
     }
-    let home = rig.fs.store().location(key::Key::from_slice(key::DIRECTORY_MOVE_LOCK));
-    let dead = Operation::put(home.partition, &home.key, &[7; 8]);
+    let location = rig.fs.store().location(key::Key::from_slice(key::DIRECTORY_MOVE_LOCK));
+    let dead = Operation::put(location.partition, &location.key, &[7; 8]);
     assert!(rig.fs.store().run(dead).unwrap().is_done());
     rig.other.rename(&ctx(), b"/a", b"/b/a", RenameFlags::default()).unwrap();
-    assert!(rig.fs.store().value(&home).unwrap().is_none());
+    assert!(rig.fs.store().value(&location).unwrap().is_none());
 }
 
 #[test]
@@ -293,20 +293,20 @@ fn a_conversion_that_was_begun_is_finished() {
     let rig = rig();
     let node = put(&rig.fs, b"/f", b"inline");
     let freeze = Operation::new(
-        node.home.partition,
+        node.location.partition,
         [Action::Write {
-            key: &node.home.key,
+            key: &node.location.key,
             offset: crate::records::inode::at::LAYOUT,
             data: ValueData::Inline(&[crate::records::inode::DataLayout::Converting as u8]),
         }],
     )
-    .guard(Guard::Exists(&node.home.key));
+    .guard(Guard::Exists(&node.location.key));
     let outcome = rig.fs.store().run(ClientOperation::new(freeze)).unwrap();
     assert!(matches!(outcome, OwnedOutcome::Done(_)));
     assert_eq!(get(&rig.other, b"/f"), b"inline");
     put(&rig.other, b"/f", b"INL");
     assert_eq!(get(&rig.fs, b"/f"), b"INLine");
-    let (_, value) = rig.fs.store().value(&node.home).unwrap().unwrap();
+    let (_, value) = rig.fs.store().value(&node.location).unwrap().unwrap();
     assert_eq!(Inode::decode(&value).unwrap().layout, crate::records::inode::DataLayout::Chunked);
     rig.fs.unlink(&ctx(), b"/f").unwrap();
 }
@@ -323,14 +323,16 @@ fn a_spill_that_was_begun_is_finished() {
         file.truncate((1 << 20) - 1000).unwrap();
         let tail: Vec<u8> = (0..5000).map(|index| index as u8 | 1).collect();
         assert_eq!(file.append(&tail).unwrap(), ((1 << 20) - 1000, 5000));
-        let home = file.location();
+        let location = file.location();
         let frozen = [crate::records::inode::DataLayout::Spilling as u8];
         let freeze = Action::Write {
-            key: &home.key,
+            key: &location.key,
             offset: crate::records::inode::at::LAYOUT,
             data: ValueData::Inline(&frozen),
         };
-        assert!(rig.fs.store().run(Operation::new(home.partition, [freeze])).unwrap().is_done());
+        assert!(
+            rig.fs.store().run(Operation::new(location.partition, [freeze])).unwrap().is_done()
+        );
         let done = &tail[..[0, 1000, 5000][written]];
         let store = rig.fs.store();
         assert!(store.spill_chunks(file.ino(), done, (1 << 20) - 1000, 0, false).unwrap());

@@ -53,7 +53,7 @@ fn files_are_left_with_the_node_and_seen_by_all_at_once() {
             }
         }
         let spent = rig.client.stats() - before;
-        assert!(spent.posts > 200, "{spent:?} on {nodes} nodes");
+        assert!(spent.early_completions > 200, "{spent:?} on {nodes} nodes");
         for index in 0..300 {
             let expected: &[u8] = if index % 7 == 4 { b"more" } else { b"" };
             assert_eq!(get(&far.1, &path(index)).unwrap(), expected);
@@ -173,7 +173,7 @@ fn what_is_closed_is_let_go_of_soon_whoever_takes_its_name() {
         let rig = rig(nodes, 64 << 20);
         let (_, other) = rig.another_over(TransportKind::Shm);
         // Change stamps of the directory stay.
-        let marks = u64::from(rig.client.map().unwrap().partitions());
+        let stamps = u64::from(rig.client.map().unwrap().partitions());
         let before = records(&rig).0;
         let start = rig.client.stats();
         for index in 0..FILES {
@@ -188,7 +188,7 @@ fn what_is_closed_is_let_go_of_soon_whoever_takes_its_name() {
             }
         }
         let spent = rig.client.stats() - start;
-        assert!(spent.posts > FILES as u64 / 2, "{spent:?} on {nodes} nodes");
+        assert!(spent.early_completions > FILES as u64 / 2, "{spent:?} on {nodes} nodes");
         for index in (2..FILES).step_by(3) {
             other.unlink(&root(), &path(index)).unwrap();
         }
@@ -196,12 +196,12 @@ fn what_is_closed_is_let_go_of_soon_whoever_takes_its_name() {
         other.flush_closes().unwrap();
         let (left, abandoned) = records(&rig);
         assert_eq!(abandoned, 0, "on {nodes} nodes");
-        assert!(left <= before + marks, "{left} records where {before} were, on {nodes} nodes");
+        assert!(left <= before + stamps, "{left} records where {before} were, on {nodes} nodes");
     }
 }
 
 #[test]
-fn what_was_made_and_closed_at_once_is_held_by_nobody_and_what_is_open_is() {
+fn only_open_files_keep_open_references() {
     const FILES: usize = 600;
     let rig = rig(1, 64 << 20);
     let before = records(&rig).0;
@@ -235,10 +235,10 @@ fn what_was_made_and_closed_at_once_is_held_by_nobody_and_what_is_open_is() {
         file.close().unwrap();
     }
     rig.fs.flush_closes().unwrap();
-    let marks = u64::from(rig.client.map().unwrap().partitions());
+    let stamps = u64::from(rig.client.map().unwrap().partitions());
     let (left, abandoned) = records(&rig);
     assert_eq!(abandoned, 0);
-    assert!(left <= before + marks, "{left} records where {before} were");
+    assert!(left <= before + stamps, "{left} records where {before} were");
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn what_is_left_with_a_shard_that_has_no_connection_is_made_soon() {
     // Kept open: the end of a reference is a request, before which the node would make the files.
     let files: Vec<_> = (0..FILES).map(|index| create(&rig.fs, &path(index))).collect();
     let spent = rig.client.stats() - start;
-    assert!(spent.posts as usize > FILES / 2, "{spent:?}");
+    assert!(spent.early_completions as usize > FILES / 2, "{spent:?}");
     let began = Instant::now();
     while records(&rig).0 < before + FILES as u64 {
         // A shard that nobody calls looks by itself after ten seconds.

@@ -61,7 +61,7 @@ fn a_listing_takes_few_requests_and_little_memory() {
         let before = client.stats();
         call();
         let spent = client.stats() - before;
-        spent.requests + spent.posts
+        spent.requests + spent.early_completions
     };
     let create = || common::create(fs, b"/d/one-more").close().unwrap();
     assert_eq!(cost(&create), 1);

@@ -11,7 +11,7 @@ fn cost(client: &Client, call: impl FnOnce()) -> u64 {
     call();
     let spent = client.stats() - before;
     assert_eq!(spent.retries, 0, "nothing is sent twice");
-    spent.requests + spent.posts
+    spent.requests + spent.early_completions
 }
 
 fn check(nodes: usize, transport: TransportKind) {
@@ -85,7 +85,11 @@ fn the_first_removal_on_a_node_takes_along_all_that_was_closed_there() {
         let before = rig.client.stats();
         names.iter().for_each(|name| rig.fs.unlink(&root(), name).unwrap());
         let spent = rig.client.stats() - before;
-        assert_eq!(spent.requests + spent.posts, names.len() as u64, "one message each");
+        assert_eq!(
+            spent.requests + spent.early_completions,
+            names.len() as u64,
+            "one message each"
+        );
         assert!(spent.requests <= nodes as u64, "{} requests, {nodes} nodes", spent.requests);
     }
 }

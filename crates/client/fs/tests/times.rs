@@ -16,7 +16,7 @@ fn attr(fs: &FileSystem, path: &[u8]) -> FileAttributes {
 }
 
 /// Longer than writes count as one, in time.
-fn nap() {
+fn pause() {
     sleep(Duration::from_millis(10));
 }
 
@@ -25,11 +25,11 @@ fn chunked_writes(nodes: usize) {
     let (fs, other) = (&rig.fs, rig.another());
     let file = create(fs, b"/f");
     for round in 0..3 {
-        nap();
+        pause();
         let before = Timestamp::now();
         file.write_at(&noise(100_000, 1), (round * 3) << 20).unwrap();
         let after = Timestamp::now();
-        nap();
+        pause();
         for found in [attr(&other, b"/f"), attr(fs, b"/f"), file.attr().unwrap()] {
             assert!(before <= found.mtime && found.mtime <= after, "{round}: {found:?}");
             assert!(found.ctime >= found.mtime);
@@ -77,13 +77,13 @@ fn a_time_that_was_set_stays_until_the_next_write() {
         if shared {
             two.write_at(&noise(100_000, 1), 1 << 20).unwrap();
         }
-        nap();
+        pause();
         other.utimens(&root(), b"/f", SetTime::Keep, SetTime::To(PAST), true).unwrap();
         assert_eq!(attr(fs, b"/f").mtime, PAST);
         one.fsync().unwrap();
         two.fsync().unwrap();
         assert_eq!(attr(fs, b"/f").mtime, PAST, "shared: {shared}");
-        nap();
+        pause();
         let before = Timestamp::now();
         one.write_at(b"x", 7).unwrap();
         assert!(attr(&other, b"/f").mtime >= before);
@@ -106,7 +106,7 @@ fn nothing_is_left_of_a_file() {
         for cut in [None, Some(70_000), Some(0)] {
             let file = create(&rig.fs, b"/f");
             for at in (0..size).step_by(1 << 20) {
-                nap();
+                pause();
                 file.write_at(&noise(100_000, 1), at as u64).unwrap();
             }
             if let Some(cut) = cut {
@@ -125,14 +125,14 @@ fn what_changes_nothing_and_what_does() {
     let fs = &rig.fs;
     put(fs, b"/f", b"");
     let before = attr(fs, b"/f");
-    nap();
+    pause();
     fs.utimens(&root(), b"/f", SetTime::Keep, SetTime::Keep, true).unwrap();
     assert_eq!(attr(fs, b"/f"), before);
     let cut = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
     fs.open_file(&root(), b"/f", cut, 0).unwrap().close().unwrap();
     let after = attr(fs, b"/f");
     assert!(after.mtime > before.mtime && after.ctime > before.ctime, "an empty file is cut, too");
-    nap();
+    pause();
     fs.chown(&root(), b"/f", None, None, true).unwrap();
     let owned = attr(fs, b"/f");
     assert!(owned.ctime > after.ctime && owned.mtime == after.mtime);
@@ -140,7 +140,7 @@ fn what_changes_nothing_and_what_does() {
     fs.utimens(&root(), b"/f", SetTime::To(PAST), SetTime::To(exact), true).unwrap();
     let set = attr(fs, b"/f");
     assert_eq!((set.atime, set.mtime), (PAST, exact));
-    nap();
+    pause();
     fs.utimens(&root(), b"/f", SetTime::Now, SetTime::Keep, true).unwrap();
     let now = attr(fs, b"/f");
     assert!(now.atime > PAST && now.mtime == exact && now.ctime > set.ctime);
@@ -298,13 +298,13 @@ fn settling_takes_no_time_back_that_others_have_seen() {
     let (fs, other) = (&rig.fs, rig.another());
     let file = create(fs, b"/f");
     file.write_at(&noise(100_000, 1), 0).unwrap();
-    nap();
+    pause();
     // Cut by another client, so that what the handle knows is out of date when it settles.
     other.truncate(&root(), b"/f", 70_000).unwrap();
-    nap();
+    pause();
     file.write_at(&noise(100_000, 2), 0).unwrap();
     let seen = attr(&other, b"/f").mtime;
-    nap();
+    pause();
     // Changes the change time alone.
     other.chmod(&root(), b"/f", 0o640, true).unwrap();
     file.close().unwrap();
@@ -314,7 +314,7 @@ fn settling_takes_no_time_back_that_others_have_seen() {
         other.open_file(&root(), b"/f", OpenFlags { write: true, ..OpenFlags::default() }, 0);
     let file = file.unwrap();
     file.write_at(&noise(100_000, 3), 0).unwrap();
-    nap();
+    pause();
     fs.utimens(&root(), b"/f", SetTime::Keep, SetTime::To(PAST), true).unwrap();
     file.close().unwrap();
     assert_eq!(attr(fs, b"/f").mtime, PAST);

@@ -8,7 +8,8 @@ use samite_wire::op::{Action, Guard, Operation, ValueData};
 use crate::key::KeyPlace;
 use crate::view::KvView;
 
-/// Changes under way to be committed together, by one operation. Only small values (one record each) can take part.
+/// Changes under way to be committed together, by one operation. Only small values (one record
+/// each) can take part.
 #[derive(Debug)]
 #[must_use = "nothing happens before commit"]
 pub struct AtomicChange<'a> {

@@ -10,8 +10,8 @@ use samite_wire::op::{Action, Guard, Operation, ValueData};
 use crate::key::KeyPlace;
 use crate::view::{KvView, VersionedValue, check_value_len};
 
-/// Operations on any keys. Those on one key happen in the order given, as long as all of its values are small; each by itself
-/// is atomic, the batch is not.
+/// Operations on any keys. Those on one key happen in the order given, as long as all of its values
+/// are small; each by itself is atomic, the batch is not.
 #[derive(Debug)]
 #[must_use = "nothing happens before it is executed or submitted"]
 pub struct KvBatch<'a> {
@@ -86,8 +86,8 @@ impl<'a> KvBatch<'a> {
     /// Carries all out.
     ///
     /// # Errors
-    /// As [`samite_client::Dataset::execute`], or a key or value over its limit: then nothing was sent. An
-    /// error of one operation only is in its outcome.
+    /// As [`samite_client::Dataset::execute`], or a key or value over its limit: then nothing was
+    /// sent. An error of one operation only is in its outcome.
     pub fn execute(&self) -> Result<BatchOutcomes> {
         let places = self.places()?;
         let (indices, operations) = self.operations(&places);

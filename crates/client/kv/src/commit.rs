@@ -21,7 +21,8 @@ pub(crate) enum ExpectedValue {
 pub(crate) enum NewValue<'a> {
     /// A value that fits its record.
     Small(&'a [u8]),
-    /// A manifest whose chunks have been written, its encoding, and the key of its draft when all of it is new.
+    /// A manifest whose chunks have been written, its encoding, and the key of its draft when all
+    /// of it is new.
     Large(&'a ValueManifest, &'a [u8], Option<&'a [u8]>),
 }
 

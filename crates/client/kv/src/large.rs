@@ -96,7 +96,8 @@ impl KvView {
         }
     }
 
-    /// Reads `dest.len()` bytes of the value from `offset`; all of them belong to it. `false`: a chunk is gone.
+    /// Reads `dest.len()` bytes of the value from `offset`; all of them belong to it. `false`: a
+    /// chunk is gone.
     fn read_chunks(
         &self,
         manifest: &ValueManifest,
@@ -160,7 +161,8 @@ impl KvView {
         version
     }
 
-    /// Writes new chunks of `manifest`, and then puts it in place. Removes them again if that fails.
+    /// Writes new chunks of `manifest`, and then puts it in place. Removes them again if that
+    /// fails.
     fn put_chunks(
         &self,
         place: &KeyPlace,
@@ -184,7 +186,8 @@ impl KvView {
         let committed = stored
             .and_then(|()| self.commit(place, NewValue::Large(manifest, &raw, draft), expect));
         if let Err(error) = &committed {
-            // After these the manifest may be in place: better chunks that nobody needs than a value without them.
+            // After these the manifest may be in place: better chunks that nobody needs than a
+            // value without them.
             if draft.is_none() && !is_unknown(error) {
                 let indices = chunks.iter().map(|(index, _)| *index);
                 self.remove(manifest, &keys, indices)?;
@@ -224,7 +227,8 @@ impl KvView {
         self.dataset.execute(&mut ops, self.dataset.client().deadline()).map(drop)
     }
 
-    /// Puts `bytes` at `offset` (`None`: at the end), for values that do not fit a record before or after; the length after.
+    /// Puts `bytes` at `offset` (`None`: at the end), for values that do not fit a record before or
+    /// after; the length after.
     pub(crate) fn splice(&self, key: &[u8], offset: Option<u64>, bytes: &[u8]) -> Result<u64> {
         let place = self.place(key)?;
         let deadline = self.dataset.client().deadline();
@@ -326,7 +330,8 @@ impl KvView {
     }
 }
 
-/// The chunks that a write to `offset..end` changes; the first one, too, when it has been a record until now.
+/// The chunks that a write to `offset..end` changes; the first one, too, when it has been a record
+/// until now.
 fn touched(offset: u64, end: u64, with_first: bool) -> Vec<usize> {
     let chunk = CHUNK_LEN as u64;
     let written = (offset / chunk) as usize..end.div_ceil(chunk) as usize;

@@ -1,11 +1,14 @@
 //! The key-value view: values of 0 bytes to 1 GiB under keys of 1 byte to 4 KiB.
 //!
-//! A value that fits one record ([`samite_wire::limits::RECORD_LEN_MAX`]) is one, and every operation on it is one operation on one
-//! partition. A larger one lies in chunks behind a manifest; it is read and replaced as a whole all the same. Which of the two a
-//! key has is found out by the operation itself (a guard that there is no manifest), so small values never pay for it.
+//! A value that fits one record ([`samite_wire::limits::RECORD_LEN_MAX`]) is one, and every
+//! operation on it is one operation on one partition. A larger one lies in chunks behind a
+//! manifest; it is read and replaced as a whole all the same. Which of the two a key has is found
+//! out by the operation itself (a guard that there is no manifest), so small values never pay for
+//! it.
 //!
-//! Calls block; those called `submit_…` return a [`PendingOperations`](samite_client::PendingOperations), which is a future and can be waited for.
-//! All are carried out by the client's default deadline.
+//! Calls block; those called `submit_…` return a
+//! [`PendingOperations`](samite_client::PendingOperations), which is a future and can be waited
+//! for. All are carried out by the client's default deadline.
 //!
 //! ```no_run
 //! # fn main() -> samite_types::Result<()> {

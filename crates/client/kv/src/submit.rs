@@ -54,8 +54,8 @@ impl KvView {
         )
     }
 
-    /// Submits `item`. If its key turns out to have a manifest, `otherwise` does it in calls that block; else `pick` takes
-    /// the result out of the item's outcome.
+    /// Submits `item`. If its key turns out to have a manifest, `otherwise` does it in calls that
+    /// block; else `pick` takes the result out of the item's outcome.
     fn submit<T>(
         &self,
         item: BatchItem<'_>,

@@ -71,7 +71,8 @@ impl KvView {
         &self.dataset
     }
 
-    /// The group `place`: a space of keys of its own, all in one partition, so that [`Self::atomic`] can change several together.
+    /// The group `place`: a space of keys of its own, all in one partition, so that
+    /// [`Self::atomic`] can change several together.
     ///
     /// # Errors
     /// `TooLarge`: `place` has more than [`GROUP_LEN_MAX`](crate::GROUP_LEN_MAX) bytes.
@@ -80,7 +81,8 @@ impl KvView {
         Ok(Self { dataset: self.dataset.clone(), scope, locks: self.locks.clone() })
     }
 
-    /// Several changes that take effect together or not at all; all keys have to be in one partition, as those of a group are.
+    /// Several changes that take effect together or not at all; all keys have to be in one
+    /// partition, as those of a group are.
     pub const fn atomic(&self) -> AtomicChange<'_> {
         AtomicChange::new(self)
     }
@@ -108,7 +110,8 @@ impl KvView {
         self.drafts(&self.place(key)?).sweep()
     }
 
-    /// Tries `action` on the key's value, under the guard that there is no manifest, and `guard` after it.
+    /// Tries `action` on the key's value, under the guard that there is no manifest, and `guard`
+    /// after it.
     pub(crate) fn try_small(
         &self,
         place: &KeyPlace,
@@ -270,7 +273,8 @@ impl KvView {
             .map_err(|error| error.context(format_args!("write to {}", key_text(key))))
     }
 
-    /// Reads from `offset` into `dest`; how many bytes there were (fewer only at the end), or `None` without a value.
+    /// Reads from `offset` into `dest`; how many bytes there were (fewer only at the end), or
+    /// `None` without a value.
     ///
     /// # Errors
     /// As [`Self::get`].

@@ -6,8 +6,8 @@
 //! (after the data, where the object grows: its length never covers bytes that are not there yet).
 //! A read or a write of any size is one request per node and frame.
 //!
-//! An object that is replaced as a whole ([`ObjectView::replace`]) is made beside the old one, as a draft ([`samite_client::drafts`]), and takes its
-//! place in one operation.
+//! An object that is replaced as a whole ([`ObjectView::replace`]) is made beside the old one, as a
+//! draft ([`samite_client::drafts`]), and takes its place in one operation.
 //!
 //! Names are any bytes, 1 to 4096 of them; nothing in them has a meaning.
 //!

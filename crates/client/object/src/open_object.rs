@@ -19,7 +19,8 @@ const LISTINGS_MAX: usize = 128;
 
 /// One object, open. Cheap to clone.
 ///
-/// It stays that very object: when it is removed, and another made under its name, calls fail with `NotFound`.
+/// It stays that very object: when it is removed, and another made under its name, calls fail with
+/// `NotFound`.
 #[derive(Clone, Debug)]
 pub struct OpenObject {
     inner: Arc<ObjectInner>,
@@ -160,7 +161,8 @@ impl OpenObject {
         Ok(parts)
     }
 
-    /// Reads from `offset` into `dest`; how many bytes there were, fewer only at the end of the object. Holes read as zeros.
+    /// Reads from `offset` into `dest`; how many bytes there were, fewer only at the end of the
+    /// object. Holes read as zeros.
     ///
     /// # Errors
     /// As [`Self::len`].
@@ -273,8 +275,8 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Writes all of `data` at the end; the offset at which it went. No two appends get the same bytes of the object. When it fails, the
-    /// object may have grown by zeros.
+    /// Writes all of `data` at the end; the offset at which it went. No two appends get the same
+    /// bytes of the object. When it fails, the object may have grown by zeros.
     ///
     /// # Errors
     /// As [`Self::write_at`].
@@ -328,7 +330,8 @@ impl OpenObject {
                 }
             }
         }
-        // The last chunk that stays; when none does, the prefix itself, which comes before all chunks.
+        // The last chunk that stays; when none does, the prefix itself, which comes before all
+        // chunks.
         let last = match len.div_ceil(*chunk_len) {
             0 => chunk_prefix(id).to_vec(),
             kept => chunk_key(id, kept - 1).to_vec(),

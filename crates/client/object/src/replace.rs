@@ -26,10 +26,12 @@ pub struct ObjectReplacement {
 }
 
 impl ObjectView {
-    /// Begins an object that is to take the place of the one called `name`, if there is one by then.
+    /// Begins an object that is to take the place of the one called `name`, if there is one by
+    /// then.
     ///
     /// # Errors
-    /// `Invalid`, `TooLarge` for a name that cannot be; `NoSpace`, `NoLocks`; as [`Dataset::execute`](samite_client::Dataset::execute).
+    /// `Invalid`, `TooLarge` for a name that cannot be; `NoSpace`, `NoLocks`; as
+    /// [`Dataset::execute`](samite_client::Dataset::execute).
     pub fn replace(&self, name: &[u8]) -> Result<ObjectReplacement> {
         header_key(name)?;
         let header = ObjectHeader::fresh(self.dataset.spec().chunk_len);
@@ -66,7 +68,8 @@ impl ObjectReplacement {
     /// stays.
     ///
     /// # Errors
-    /// `NotFound`: somebody has removed it, for its lock was lost; as [`Dataset::execute`](samite_client::Dataset::execute).
+    /// `NotFound`: somebody has removed it, for its lock was lost; as
+    /// [`Dataset::execute`](samite_client::Dataset::execute).
     pub fn place(mut self) -> Result<()> {
         let what = format!("replace object {}", key_text(&self.name));
         let key = header_key(&self.name)?;

@@ -6,7 +6,8 @@ use samite_types::Result;
 use crate::open_object::{ObjectPart, OpenObject};
 
 impl OpenObject {
-    /// Reads `len` bytes from `offset` on, without waiting; fewer come only at the end of the object.
+    /// Reads `len` bytes from `offset` on, without waiting; fewer come only at the end of the
+    /// object.
     ///
     /// # Errors
     /// As [`Self::read_at`] and [`samite_client::Dataset::submit`].

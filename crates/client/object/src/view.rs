@@ -29,7 +29,8 @@ pub struct ObjectPage {
     pub complete: bool,
 }
 
-/// Objects in a dataset. Cheap to clone. All calls are carried out by the client's default deadline.
+/// Objects in a dataset. Cheap to clone. All calls are carried out by the client's default
+/// deadline.
 #[derive(Clone, Debug)]
 pub struct ObjectView {
     pub(crate) dataset: Dataset,
@@ -52,7 +53,8 @@ impl ObjectView {
     /// Makes an object.
     ///
     /// # Errors
-    /// `Exists` if there is one of this name; `Invalid`, `TooLarge` for a name that cannot be; as [`Dataset::execute`].
+    /// `Exists` if there is one of this name; `Invalid`, `TooLarge` for a name that cannot be; as
+    /// [`Dataset::execute`].
     pub fn create(&self, name: &[u8]) -> Result<OpenObject> {
         match self.make(name)? {
             (object, true) => Ok(object),
@@ -160,7 +162,8 @@ impl ObjectView {
         }
     }
 
-    /// At most `limit` objects whose names start with `prefix` and come after `after` (empty: from the first), in name order.
+    /// At most `limit` objects whose names start with `prefix` and come after `after` (empty: from
+    /// the first), in name order.
     ///
     /// # Errors
     /// As [`Dataset::execute`].

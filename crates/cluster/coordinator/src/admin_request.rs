@@ -22,9 +22,13 @@ impl Coordinator {
     /// why. [`ErrorKind::InUse`]: the node still has records that no other has.
     /// [`ErrorKind::TooLarge`]: over [`NODES_MAX`]. [`ErrorKind::Unavailable`]: there is no map
     /// yet.
-    pub fn admin_request(&mut self, node: NodeId, wish: AdminRequest) -> Result<Arc<ClusterMap>> {
+    pub fn admin_request(
+        &mut self,
+        node: NodeId,
+        request: AdminRequest,
+    ) -> Result<Arc<ClusterMap>> {
         let map = self.ready_map()?.clone();
-        match wish {
+        match request {
             AdminRequest::Add if map.node(node).is_none() => self.invite(node, &map),
             AdminRequest::Add | AdminRequest::Undrain => self.set_draining(node, false, &map),
             AdminRequest::Drain => self.set_draining(node, true, &map),

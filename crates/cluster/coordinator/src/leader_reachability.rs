@@ -56,9 +56,9 @@ impl LeaderReachability {
     }
 
     /// A heartbeat has come.
-    pub fn heard(&mut self, beat: &Heartbeat, now: Duration) {
-        if self.heard.len() < NODES_MAX || self.heard.contains_key(&beat.node) {
-            self.heard.insert(beat.node, (now, beat.is_led));
+    pub fn heard(&mut self, heartbeat: &Heartbeat, now: Duration) {
+        if self.heard.len() < NODES_MAX || self.heard.contains_key(&heartbeat.node) {
+            self.heard.insert(heartbeat.node, (now, heartbeat.is_led));
         }
     }
 
@@ -118,7 +118,7 @@ mod tests {
     const OWN: NodeId = NodeId(99);
 
     struct Scene {
-        witness: LeaderReachability,
+        reachability: LeaderReachability,
         now: Duration,
         nodes: usize,
         leader: NodeId,
@@ -126,8 +126,8 @@ mod tests {
 
     impl Scene {
         fn new(nodes: usize) -> Self {
-            let witness = LeaderReachability::new(OWN, ClusterTiming::DEFAULT);
-            Self { witness, now: Duration::from_secs(100), nodes, leader: NodeId(0) }
+            let reachability = LeaderReachability::new(OWN, ClusterTiming::DEFAULT);
+            Self { reachability, now: Duration::from_secs(100), nodes, leader: NodeId(0) }
         }
 
         /// So many nodes say that they have no leader, so many others that they have one. When the leader is deposed, if it is within `seconds`.
@@ -136,15 +136,15 @@ mod tests {
             while self.now < start + Duration::from_secs(seconds) {
                 self.now += STEP;
                 for node in 0..forlorn + led {
-                    let beat = Heartbeat {
+                    let heartbeat = Heartbeat {
                         node: NodeId(node),
                         incarnation: 1,
                         serves: Epoch(1),
                         is_led: node >= forlorn,
                     };
-                    self.witness.heard(&beat, self.now);
+                    self.reachability.heard(&heartbeat, self.now);
                 }
-                if self.witness.deposes(Some(self.leader), None, self.nodes, self.now) {
+                if self.reachability.deposes(Some(self.leader), None, self.nodes, self.now) {
                     return Some(self.now - start);
                 }
             }

@@ -48,25 +48,26 @@ impl Coordinator {
     /// A node lives. Its rights, and for how long.
     ///
     /// A lease may go out only while this instance leads; a driver that cannot be sure throws the answer away.
-    pub fn heartbeat(&mut self, beat: &Heartbeat, now: Duration) -> NodeLease {
+    pub fn heartbeat(&mut self, heartbeat: &Heartbeat, now: Duration) -> NodeLease {
         let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch());
         let refuse = |standing| NodeLease { term_us: 0, epoch, standing };
         let Some(map) = &self.map else {
-            let joined = self.joined.get(&beat.node);
-            let is_known = joined.is_some_and(|info| info.incarnation == beat.incarnation);
+            let joined = self.joined.get(&heartbeat.node);
+            let is_known = joined.is_some_and(|info| info.incarnation == heartbeat.incarnation);
             return refuse(if is_known { NodeStanding::Member } else { NodeStanding::Stranger });
         };
-        let info = map.node(beat.node).filter(|info| info.incarnation == beat.incarnation);
-        let Some(presence) = info.and(self.presences.get_mut(&beat.node)) else {
+        let info =
+            map.node(heartbeat.node).filter(|info| info.incarnation == heartbeat.incarnation);
+        let Some(presence) = info.and(self.presences.get_mut(&heartbeat.node)) else {
             return refuse(NodeStanding::Stranger);
         };
         presence.heard = presence.heard.max(now);
-        presence.knows = presence.knows.max(beat.serves.min(epoch));
-        self.appear(beat.node);
+        presence.knows = presence.knows.max(heartbeat.serves.min(epoch));
+        self.appear(heartbeat.node);
         let epoch = self.map.as_ref().map_or(epoch, |map| map.epoch());
         let is_behind = self
             .presences
-            .get(&beat.node)
+            .get(&heartbeat.node)
             .is_none_or(|presence| presence.knows < presence.must_know);
         if is_behind {
             return NodeLease { term_us: 0, epoch, standing: NodeStanding::Behind };

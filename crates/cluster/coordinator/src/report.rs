@@ -33,7 +33,7 @@ impl Coordinator {
             return Err(Error::new(ErrorKind::TooLarge, message));
         }
         let map = self.ready_map()?.clone();
-        let takes = reports.iter().any(|report| report.news == MemberChanges::Missed);
+        let takes = reports.iter().any(|report| report.change == MemberChanges::Missed);
         let now = self.last_tick.unwrap_or_default();
         if takes && self.is_in_doubt(2 * self.timing.heartbeat, now) {
             let message = format!(
@@ -102,7 +102,7 @@ fn verdict(
     {
         return ReportVerdict::Nothing;
     }
-    let worse = match report.news {
+    let worse = match report.change {
         MemberChanges::Synced => {
             let counts = present == MemberConsistency::NeedsResync;
             return if counts {

@@ -15,8 +15,8 @@ pub struct CircleSearch {
 }
 
 impl CircleSearch {
-    /// A search for `owner` that looks at `seen_max` others at most. `first` are the owners that are
-    /// asked for first.
+    /// A search for `owner` that looks at `seen_max` others at most. `first` are the owners that
+    /// are asked for first.
     #[must_use]
     pub const fn new(owner: LockOwner, seen_max: usize, first: Vec<LockOwner>) -> Self {
         Self { owner, seen_max, next: first, seen: BTreeSet::new() }

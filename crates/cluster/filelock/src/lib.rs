@@ -9,7 +9,7 @@
 //! client ── LockRequest ──▶ check_request ─▶ NodeLocks ─▶ LockTable       granted, waits, circles
 //!    │                                          │  ▲
 //!    │ LockAudience: notes for                  ▼  │ locks that others know
-//!    └──────────────▶ the other members     LockRecovery                  after a change of primary
+//!    └──────────────▶ the other members     LockRecovery                 after a change of primary
 //! ```
 
 mod audience;

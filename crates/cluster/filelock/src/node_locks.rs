@@ -121,14 +121,14 @@ impl<C: Copy + Eq + Hash, R: Copy> NodeLocks<C, R> {
         let mut granted = Vec::new();
         let answer = match request.call {
             LockCall::Take { range, mode, holder, wait, detects_deadlock } => {
-                let wish = LockClaim { owner, range, mode, holder, detects_deadlock };
+                let claim = LockClaim { owner, range, mode, holder, detects_deadlock };
                 if request.is_note {
-                    let done = self.table.note(file, &wish, &mut granted);
+                    let done = self.table.note(file, &claim, &mut granted);
                     let answer = if done { LockAnswer::Done } else { LockAnswer::Full };
                     return (Some(answer), self.granted(&granted));
                 }
                 self.next += 1;
-                let taken = self.table.take(file, &wish, wait.map(|_| self.next), &mut granted);
+                let taken = self.table.take(file, &claim, wait.map(|_| self.next), &mut granted);
                 if let (LockVerdict::Waits, Some(number)) = (taken, wait) {
                     let waiter = LockWaiter { connection, to, number, request: *request };
                     self.waiters.insert(self.next, waiter);
@@ -141,8 +141,8 @@ impl<C: Copy + Eq + Hash, R: Copy> NodeLocks<C, R> {
             }
             LockCall::Test { range, mode } => {
                 let holder = LockHolder::default();
-                let wish = LockClaim { owner, range, mode, holder, detects_deadlock: false };
-                Some(self.table.test(file, &wish).map_or(LockAnswer::Done, LockAnswer::Held))
+                let claim = LockClaim { owner, range, mode, holder, detects_deadlock: false };
+                Some(self.table.test(file, &claim).map_or(LockAnswer::Done, LockAnswer::Held))
             }
         };
         let answers = self.granted(&granted);
@@ -179,14 +179,16 @@ impl<C: Copy + Eq + Hash, R: Copy> NodeLocks<C, R> {
         self.table.waits_for(owner)
     }
 
-    /// Whether the client has a connection here on which locks were asked for, or had one that broke just now.
+    /// Whether the client has a connection here on which locks were asked for, or had one that
+    /// broke just now.
     #[must_use]
     pub fn is_here(&self, client: ClientId) -> bool {
         self.connections.contains_key(&client) || self.expected_back.contains_key(&client)
     }
 
-    /// A connection is gone; with its client's last one, so are the client's locks, unless it broke. Then the client is returned: after two
-    /// seconds [`Self::should_be_back`] is to be called.
+    /// A connection is gone; with its client's last one, so are the client's locks, unless it
+    /// broke. Then the client is returned: after two seconds [`Self::should_be_back`] is to be
+    /// called.
     pub fn left(
         &mut self,
         connection: C,
@@ -241,8 +243,9 @@ impl<C: Copy + Eq + Hash, R: Copy> NodeLocks<C, R> {
 
 /// Recovery: what other nodes know.
 impl<C: Copy + Eq + Hash, R: Copy> NodeLocks<C, R> {
-    /// There is a new map at `now`: finds out of which partitions this node `me` has become the primary, or
-    /// a good member. Clients whose waits end because of it are returned; they have to ask again.
+    /// There is a new map at `now`: finds out of which partitions this node `me` has become the
+    /// primary, or a good member. Clients whose waits end because of it are returned; they have to
+    /// ask again.
     pub fn see_map(
         &mut self,
         before: Option<&ClusterMap>,
@@ -300,7 +303,8 @@ impl<C: Copy + Eq + Hash, R: Copy> NodeLocks<C, R> {
         self.recovery.answered(node, by);
     }
 
-    /// Locks on partitions of which `node` is a member by `map`, behind `after`; and whether there are more than are returned.
+    /// Locks on partitions of which `node` is a member by `map`, behind `after`; and whether there
+    /// are more than are returned.
     #[must_use]
     pub fn known(
         &self,

@@ -16,7 +16,8 @@ use samite_wire::lock::LockOwner;
 use crate::audience::{is_good, may_know};
 use crate::table::LockFile;
 
-/// A node that has not answered for so long, though it is not taken for dead, is not waited for any more.
+/// A node that has not answered for so long, though it is not taken for dead, is not waited for any
+/// more.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a lock holder keeps its locks when no node has a connection of it, and none saw it go:
 /// the nodes to which it was connected are gone, and it may sleep.
@@ -133,8 +134,8 @@ impl LockRecovery {
         self.absent.contains_key(&client)
     }
 
-    /// A lock of `client`, which is not connected here, was told of at `now`. `at`: the process that
-    /// told has a connection of it.
+    /// A lock of `client`, which is not connected here, was told of at `now`. `at`: the process
+    /// that told has a connection of it.
     pub(crate) fn is_missing(&mut self, client: ClientId, at: Option<NodeProcess>, now: Duration) {
         let absent = self.absent.entry(client).or_default();
         absent.seen = now;
@@ -180,7 +181,8 @@ impl LockRecovery {
                 *absent = AbsentHolder { seen: now, at: at.clone() };
                 return true;
             }
-            // Processes that had a connection say that they have none any more, and none is left to be asked.
+            // Processes that had a connection say that they have none any more, and none is left to
+            // be asked.
             let is_told = |place: &NodeProcess| reports.answered.contains(place);
             let is_gone = absent.at.iter().any(is_told)
                 && absent.at.iter().all(|place| is_told(place) || is_dead(*place));

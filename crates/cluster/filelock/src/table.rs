@@ -69,7 +69,7 @@ pub enum LockVerdict {
 #[derive(Debug)]
 struct WaitingLock {
     id: WaitId,
-    wish: LockClaim,
+    claim: LockClaim,
 }
 
 #[derive(Debug, Default)]
@@ -81,11 +81,11 @@ struct FileLockTable {
 }
 
 impl FileLockTable {
-    fn in_the_way(&self, wish: &LockClaim) -> impl Iterator<Item = &LockFound> {
+    fn in_the_way(&self, claim: &LockClaim) -> impl Iterator<Item = &LockFound> {
         self.held.iter().filter(move |held| {
-            held.owner != wish.owner
-                && held.range.meets(wish.range)
-                && (held.mode == LockMode::Exclusive || wish.mode == LockMode::Exclusive)
+            held.owner != claim.owner
+                && held.range.meets(claim.range)
+                && (held.mode == LockMode::Exclusive || claim.mode == LockMode::Exclusive)
         })
     }
 
@@ -144,12 +144,12 @@ pub struct LockTable {
 }
 
 impl LockTable {
-    /// Takes a lock. When others are in the way: waits under the number `wait`, if there is one. `granted` gets the waits
-    /// that ended because of it.
+    /// Takes a lock. When others are in the way: waits under the number `wait`, if there is one.
+    /// `granted` gets the waits that ended because of it.
     pub fn take(
         &mut self,
         file: LockFile,
-        wish: &LockClaim,
+        claim: &LockClaim,
         wait: Option<WaitId>,
         granted: &mut Vec<WaitId>,
     ) -> LockVerdict {
@@ -157,13 +157,13 @@ impl LockTable {
         if known + 2 > PER_FILE_MAX || self.total + 2 > TOTAL_MAX {
             return LockVerdict::Full;
         }
-        if file.space == LockSpace::Whole && !self.holds_in_mode(&file, wish) {
-            self.release(file, wish.owner, LockRange::WHOLE, granted);
+        if file.space == LockSpace::Whole && !self.holds_in_mode(&file, claim) {
+            self.release(file, claim.owner, LockRange::WHOLE, granted);
         }
-        self.let_go_of_untrue(file, wish, granted);
+        self.let_go_of_untrue(file, claim, granted);
         let locks = self.files.entry(file).or_default();
-        let Some(in_the_way) = locks.in_the_way(wish).next().copied() else {
-            self.grant(file, wish);
+        let Some(in_the_way) = locks.in_the_way(claim).next().copied() else {
+            self.grant(file, claim);
             self.wake(file, granted);
             return LockVerdict::Granted;
         };
@@ -171,7 +171,7 @@ impl LockTable {
             self.forget_if_empty(file);
             return LockVerdict::Held(in_the_way);
         };
-        if wish.detects_deadlock && self.would_circle(file, wish) {
+        if claim.detects_deadlock && self.would_circle(file, claim) {
             return LockVerdict::Deadlock;
         }
         if self.waits.contains_key(&id) {
@@ -179,32 +179,32 @@ impl LockTable {
         }
         self.waits.insert(id, file);
         let locks = self.files.entry(file).or_default();
-        locks.waiting.push_back(WaitingLock { id, wish: *wish });
+        locks.waiting.push_back(WaitingLock { id, claim: *claim });
         self.total += 1;
-        self.of_client.entry(wish.owner.client).or_default().insert(file);
+        self.of_client.entry(claim.owner.client).or_default().insert(file);
         LockVerdict::Waits
     }
 
     /// Notes a lock that another node has granted: an owner that is in the way holds none any more.
     /// `granted` gets the waits that ended because of it. Whether there was room.
-    pub fn note(&mut self, file: LockFile, wish: &LockClaim, granted: &mut Vec<WaitId>) -> bool {
+    pub fn note(&mut self, file: LockFile, claim: &LockClaim, granted: &mut Vec<WaitId>) -> bool {
         let known = self.files.get(&file).map_or(0, FileLockTable::count);
         if known + 2 > PER_FILE_MAX || self.total + 2 > TOTAL_MAX {
             return false;
         }
         let locks = self.files.entry(file).or_default();
-        let others: Vec<LockOwner> = locks.in_the_way(wish).map(|held| held.owner).collect();
+        let others: Vec<LockOwner> = locks.in_the_way(claim).map(|held| held.owner).collect();
         let mut after = std::mem::take(&mut locks.held);
         self.total -= after.len();
         for other in &others {
-            after = with_range(&after, *other, wish.range, None);
+            after = with_range(&after, *other, claim.range, None);
         }
         if file.space == LockSpace::Whole {
-            after = with_range(&after, wish.owner, LockRange::WHOLE, None);
+            after = with_range(&after, claim.owner, LockRange::WHOLE, None);
         }
         self.total += after.len();
         locks.held = after;
-        self.grant(file, wish);
+        self.grant(file, claim);
         others.into_iter().for_each(|other| self.settle(other.client, file));
         self.wake(file, granted);
         true
@@ -244,14 +244,14 @@ impl LockTable {
     /// Locks that exclude each other were told of by nodes that have not heard of the end of one.
     /// An owner that asks for a lock that it is said to hold beside another does not know that it
     /// does: else each might wait for the other.
-    fn let_go_of_untrue(&mut self, file: LockFile, wish: &LockClaim, granted: &mut Vec<WaitId>) {
+    fn let_go_of_untrue(&mut self, file: LockFile, claim: &LockClaim, granted: &mut Vec<WaitId>) {
         let Some(locks) = self.files.get(&file) else { return };
         let mut untrue: Vec<LockRange> = Vec::new();
-        for other in locks.in_the_way(wish).take(EXCLUDING_MAX) {
-            let start = other.range.start.max(wish.range.start);
-            let range = LockRange { start, last: other.range.last.min(wish.range.last) };
+        for other in locks.in_the_way(claim).take(EXCLUDING_MAX) {
+            let start = other.range.start.max(claim.range.start);
+            let range = LockRange { start, last: other.range.last.min(claim.range.last) };
             let excludes = |held: &LockFound| {
-                held.owner == wish.owner
+                held.owner == claim.owner
                     && held.range.meets(range)
                     && (held.mode == LockMode::Exclusive || other.mode == LockMode::Exclusive)
             };
@@ -260,13 +260,13 @@ impl LockTable {
             }
         }
         for range in untrue {
-            self.release(file, wish.owner, range, granted);
+            self.release(file, claim.owner, range, granted);
         }
     }
 
-    fn holds_in_mode(&self, file: &LockFile, wish: &LockClaim) -> bool {
+    fn holds_in_mode(&self, file: &LockFile, claim: &LockClaim) -> bool {
         self.files.get(file).is_some_and(|locks| {
-            locks.held.iter().any(|held| held.owner == wish.owner && held.mode == wish.mode)
+            locks.held.iter().any(|held| held.owner == claim.owner && held.mode == claim.mode)
         })
     }
 
@@ -294,8 +294,8 @@ impl LockTable {
 
     /// A lock in the way of such a request.
     #[must_use]
-    pub fn test(&self, file: LockFile, wish: &LockClaim) -> Option<LockFound> {
-        self.files.get(&file)?.in_the_way(wish).next().copied()
+    pub fn test(&self, file: LockFile, claim: &LockClaim) -> Option<LockFound> {
+        self.files.get(&file)?.in_the_way(claim).next().copied()
     }
 
     /// Ends a wait. Whether there was one.
@@ -306,12 +306,13 @@ impl LockTable {
         if let Some(waiting) = place.and_then(|index| locks.waiting.remove(index)) {
             self.total -= 1;
             self.forget_if_empty(file);
-            self.settle(waiting.wish.owner.client, file);
+            self.settle(waiting.claim.owner.client, file);
         }
         true
     }
 
-    /// A client is gone, with its locks and waits. `granted` gets the waits of others that ended because of it.
+    /// A client is gone, with its locks and waits. `granted` gets the waits of others that ended
+    /// because of it.
     pub fn client_gone(&mut self, client: ClientId, granted: &mut Vec<WaitId>) {
         for file in self.of_client.remove(&client).unwrap_or_default() {
             let Some(locks) = self.files.get_mut(&file) else { continue };
@@ -319,7 +320,7 @@ impl LockTable {
             locks.held.retain(|held| held.owner.client != client);
             let waits = &mut self.waits;
             locks.waiting.retain(|waiting| {
-                let stays = waiting.wish.owner.client != client;
+                let stays = waiting.claim.owner.client != client;
                 if !stays {
                     waits.remove(&waiting.id);
                 }
@@ -336,8 +337,8 @@ impl LockTable {
         let mut found = Vec::new();
         for file in self.of_client.get(&owner.client).into_iter().flatten() {
             let Some(locks) = self.files.get(file) else { continue };
-            for waiting in locks.waiting.iter().filter(|waiting| waiting.wish.owner == owner) {
-                found.extend(locks.in_the_way(&waiting.wish).map(|held| held.owner));
+            for waiting in locks.waiting.iter().filter(|waiting| waiting.claim.owner == owner) {
+                found.extend(locks.in_the_way(&waiting.claim).map(|held| held.owner));
             }
         }
         found.sort_unstable();
@@ -363,12 +364,13 @@ impl LockTable {
         self.files.get(&file).map_or(&[], |locks| &locks.held)
     }
 
-    fn grant(&mut self, file: LockFile, wish: &LockClaim) {
+    fn grant(&mut self, file: LockFile, claim: &LockClaim) {
         let locks = self.files.entry(file).or_default();
-        let after = with_range(&locks.held, wish.owner, wish.range, Some((wish.mode, wish.holder)));
+        let after =
+            with_range(&locks.held, claim.owner, claim.range, Some((claim.mode, claim.holder)));
         self.total = self.total - locks.held.len() + after.len();
         locks.held = after;
-        self.of_client.entry(wish.owner.client).or_default().insert(file);
+        self.of_client.entry(claim.owner.client).or_default().insert(file);
     }
 
     /// Grants the waits that nobody is in the way of any more.
@@ -376,11 +378,11 @@ impl LockTable {
         loop {
             let Some(locks) = self.files.get_mut(&file) else { return };
             let free =
-                locks.waiting.iter().position(|w| locks.in_the_way(&w.wish).next().is_none());
+                locks.waiting.iter().position(|w| locks.in_the_way(&w.claim).next().is_none());
             let Some(waiting) = free.and_then(|index| locks.waiting.remove(index)) else { break };
             self.total -= 1;
             self.waits.remove(&waiting.id);
-            self.grant(file, &waiting.wish);
+            self.grant(file, &waiting.claim);
             granted.push(waiting.id);
         }
         self.forget_if_empty(file);
@@ -396,7 +398,7 @@ impl LockTable {
     fn settle(&mut self, client: ClientId, file: LockFile) {
         let concerns = self.files.get(&file).is_some_and(|locks| {
             locks.held.iter().any(|held| held.owner.client == client)
-                || locks.waiting.iter().any(|waiting| waiting.wish.owner.client == client)
+                || locks.waiting.iter().any(|waiting| waiting.claim.owner.client == client)
         });
         if !concerns && let Some(files) = self.of_client.get_mut(&client) {
             files.remove(&file);
@@ -407,10 +409,10 @@ impl LockTable {
     }
 
     /// Whether one of the owners in the way waits, through others perhaps, for the one that asks.
-    fn would_circle(&self, file: LockFile, wish: &LockClaim) -> bool {
+    fn would_circle(&self, file: LockFile, claim: &LockClaim) -> bool {
         let Some(locks) = self.files.get(&file) else { return false };
-        let first = locks.in_the_way(wish).map(|held| held.owner).collect();
-        let mut search = CircleSearch::new(wish.owner, SEARCH_MAX, first);
+        let first = locks.in_the_way(claim).map(|held| held.owner).collect();
+        let mut search = CircleSearch::new(claim.owner, SEARCH_MAX, first);
         while let Some(owner) = search.next_owner() {
             if search.waits_for(self.waits_for(owner)) {
                 return true;

@@ -1,4 +1,5 @@
-//! The lock table against a map from byte to holders: random requests of a few owners on a few bytes.
+//! The lock table against a map from byte to holders: random requests of a few owners on a few
+//! bytes.
 
 use std::collections::BTreeMap;
 
@@ -174,10 +175,10 @@ fn check(table: &LockTable, model: &Model) {
 
 fn take(table: &mut LockTable, model: &mut Model, op: &Wait, waits: bool) {
     let Wait { id, space, owner, range, mode } = *op;
-    let wish =
+    let claim =
         LockClaim { owner, range, mode, holder: LockHolder::default(), detects_deadlock: true };
     let mut granted = Vec::new();
-    let taken = table.take(file(space), &wish, waits.then_some(id), &mut granted);
+    let taken = table.take(file(space), &claim, waits.then_some(id), &mut granted);
     let mut expected = Vec::new();
     let same = model.bytes.get(&(space, 0)).and_then(|holders| holders.get(&owner)) == Some(&mode);
     if space == LockSpace::Whole && !same {
@@ -217,14 +218,14 @@ fn run(ops: &[Op]) {
                 assert_eq!(granted, model.wake());
             }
             Op::Test { space, owner, range, mode } => {
-                let wish = LockClaim {
+                let claim = LockClaim {
                     owner,
                     range,
                     mode,
                     holder: LockHolder::default(),
                     detects_deadlock: false,
                 };
-                let found = table.test(file(space), &wish).map(|found| found.owner);
+                let found = table.test(file(space), &claim).map(|found| found.owner);
                 let in_the_way = model.in_the_way(space, owner, range, mode);
                 assert_eq!(found.is_some(), !in_the_way.is_empty());
                 assert!(found.is_none_or(|owner| in_the_way.contains(&owner)));
@@ -292,7 +293,7 @@ proptest! {
 fn a_table_is_bounded_and_full_ones_still_let_go() {
     let mut table = LockTable::default();
     let owner = LockOwner { client: ClientId(1), token: 0 };
-    let wish = |start| LockClaim {
+    let claim = |start| LockClaim {
         owner,
         range: LockRange { start, last: start },
         mode: LockMode::Exclusive,
@@ -301,7 +302,7 @@ fn a_table_is_bounded_and_full_ones_still_let_go() {
     };
     let mut granted = Vec::new();
     let mut count = 0_u64;
-    while table.take(file(LockSpace::Ranges), &wish(count * 2), None, &mut granted)
+    while table.take(file(LockSpace::Ranges), &claim(count * 2), None, &mut granted)
         == LockVerdict::Granted
     {
         count += 1;
@@ -315,7 +316,7 @@ fn a_table_is_bounded_and_full_ones_still_let_go() {
 fn what_is_noted_is_held_and_takes_the_place_of_what_is_not_true_any_more() {
     let mut table = LockTable::default();
     let owner = |client| LockOwner { client: ClientId(client), token: 0 };
-    let wish = |client, start, last| LockClaim {
+    let claim = |client, start, last| LockClaim {
         owner: owner(client),
         range: LockRange { start, last },
         mode: LockMode::Exclusive,
@@ -323,10 +324,13 @@ fn what_is_noted_is_held_and_takes_the_place_of_what_is_not_true_any_more() {
         detects_deadlock: false,
     };
     let (place, mut granted) = (file(LockSpace::Ranges), Vec::new());
-    assert!(table.note(place, &wish(1, 0, 9), &mut granted));
-    assert!(matches!(table.take(place, &wish(2, 5, 20), None, &mut granted), LockVerdict::Held(_)));
-    assert_eq!(table.take(place, &wish(3, 0, 2), Some(7), &mut granted), LockVerdict::Waits);
-    assert!(table.note(place, &wish(2, 0, 4), &mut granted));
+    assert!(table.note(place, &claim(1, 0, 9), &mut granted));
+    assert!(matches!(
+        table.take(place, &claim(2, 5, 20), None, &mut granted),
+        LockVerdict::Held(_)
+    ));
+    assert_eq!(table.take(place, &claim(3, 0, 2), Some(7), &mut granted), LockVerdict::Waits);
+    assert!(table.note(place, &claim(2, 0, 4), &mut granted));
     let held: Vec<_> = table.of_file(place).iter().map(|lock| (lock.owner, lock.range)).collect();
     let range = |start, last| LockRange { start, last };
     assert_eq!(held.len(), 2, "{held:?}");
@@ -345,7 +349,7 @@ fn locks_of_which_one_is_not_true_do_not_wait_for_each_other() {
     for space in [LockSpace::Ranges, LockSpace::Whole] {
         let mut table = LockTable::default();
         let owner = |client| LockOwner { client: ClientId(client), token: 0 };
-        let wish = |client| LockClaim {
+        let claim = |client| LockClaim {
             owner: owner(client),
             range: LockRange::WHOLE,
             mode: LockMode::Exclusive,
@@ -354,13 +358,13 @@ fn locks_of_which_one_is_not_true_do_not_wait_for_each_other() {
         };
         let (place, mut granted) = (file(space), Vec::new());
         for client in [1, 2] {
-            let LockClaim { owner, range, mode, holder, .. } = wish(client);
+            let LockClaim { owner, range, mode, holder, .. } = claim(client);
             assert!(table.adopt(place, &LockFound { range, mode, owner, holder }));
         }
-        assert_eq!(table.take(place, &wish(3), Some(3), &mut granted), LockVerdict::Waits);
-        assert_eq!(table.take(place, &wish(1), Some(1), &mut granted), LockVerdict::Waits);
+        assert_eq!(table.take(place, &claim(3), Some(3), &mut granted), LockVerdict::Waits);
+        assert_eq!(table.take(place, &claim(1), Some(1), &mut granted), LockVerdict::Waits);
         assert!(granted.is_empty(), "the other one may be true");
-        assert_eq!(table.take(place, &wish(2), Some(2), &mut granted), LockVerdict::Granted);
+        assert_eq!(table.take(place, &claim(2), Some(2), &mut granted), LockVerdict::Granted);
         assert!(table.release(place, owner(2), LockRange::WHOLE, &mut granted));
         assert_eq!(granted, [3]);
         assert!(table.release(place, owner(3), LockRange::WHOLE, &mut granted));

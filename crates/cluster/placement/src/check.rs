@@ -9,7 +9,7 @@ use samite_wire::control::{
     PartitionRange, PartitionTable,
 };
 
-use crate::distribution::WHEEL_LEN_MAX;
+use crate::distribution::PATTERN_LEN_MAX;
 use crate::loss::LOSSES_LEN_MAX;
 
 /// Most nodes in a cluster.
@@ -197,18 +197,18 @@ fn check_datasets(data: &ClusterMapData) -> std::result::Result<(), String> {
         if !data.tables.iter().any(|table| table.redundancy == dataset.spec.redundancy) {
             return Err(format!("{}: no table for {}", dataset.id, dataset.spec.redundancy));
         }
-        check_wheel(dataset, data.tables[0].groups.len())?;
+        check_pattern(dataset, data.tables[0].groups.len())?;
     }
     Ok(())
 }
 
-fn check_wheel(dataset: &DatasetData, partitions: usize) -> std::result::Result<(), String> {
+fn check_pattern(dataset: &DatasetData, partitions: usize) -> std::result::Result<(), String> {
     let weighted = matches!(dataset.spec.distribution, DistributionKind::Weighted(_));
-    if weighted == dataset.wheel.is_empty() || dataset.wheel.len() > WHEEL_LEN_MAX {
-        return Err(format!("{}: a wheel of {} slots", dataset.id, dataset.wheel.len()));
+    if weighted == dataset.wheel.is_empty() || dataset.wheel.len() > PATTERN_LEN_MAX {
+        return Err(format!("{}: a stripe pattern of {} slots", dataset.id, dataset.wheel.len()));
     }
     if dataset.wheel.iter().any(|partition| partition.get() as usize >= partitions) {
-        return Err(format!("{}: wheel names an unknown partition", dataset.id));
+        return Err(format!("{}: stripe pattern names an unknown partition", dataset.id));
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use samite_types::{Error, ErrorKind, PartitionId, Result, TargetId};
 use samite_wire::control::{DatasetData, DistributionKind};
 
 /// Most slots of a weighted dataset's stripe pattern.
-pub const WHEEL_LEN_MAX: usize = 4096;
+pub const PATTERN_LEN_MAX: usize = 4096;
 
 /// Rounds of the stripe pattern over the weights: enough for each target to spread its share over
 /// several partitions.
@@ -26,7 +26,7 @@ pub struct Distribution {
 enum DistributionShape {
     RoundRobin,
     Single,
-    Wheel(Arc<[PartitionId]>),
+    Pattern(Arc<[PartitionId]>),
 }
 
 impl Distribution {
@@ -35,7 +35,7 @@ impl Distribution {
             DistributionKind::RoundRobin => DistributionShape::RoundRobin,
             DistributionKind::Single => DistributionShape::Single,
             DistributionKind::Weighted(_) => {
-                DistributionShape::Wheel(dataset.wheel.as_slice().into())
+                DistributionShape::Pattern(dataset.wheel.as_slice().into())
             }
         };
         Self { partitions: partitions.max(1), shape }
@@ -46,7 +46,7 @@ impl Distribution {
     #[must_use]
     pub fn chunk_partition(&self, object_hash: u64, chunk_no: u64) -> PartitionId {
         let slots = match &self.shape {
-            DistributionShape::Wheel(wheel) => wheel.len() as u64,
+            DistributionShape::Pattern(pattern) => pattern.len() as u64,
             DistributionShape::RoundRobin | DistributionShape::Single => u64::from(self.partitions),
         };
         let start = object_hash % slots;
@@ -56,7 +56,9 @@ impl Distribution {
                 PartitionId(((start + chunk_no % slots) % slots) as u32)
             }
             DistributionShape::Single => PartitionId(start as u32),
-            DistributionShape::Wheel(wheel) => wheel[((start + chunk_no % slots) % slots) as usize],
+            DistributionShape::Pattern(pattern) => {
+                pattern[((start + chunk_no % slots) % slots) as usize]
+            }
         }
     }
 }
@@ -70,7 +72,7 @@ impl Distribution {
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`]: a target with a weight holds no partition, or the weights are too far
-/// apart for [`WHEEL_LEN_MAX`] slots.
+/// apart for [`PATTERN_LEN_MAX`] slots.
 pub fn stripe_pattern(weights: &[(TargetId, u32)], table: &[TargetId]) -> Result<Vec<PartitionId>> {
     let invalid = |cause: String| Error::new(ErrorKind::Invalid, format!("weights: {cause}"));
     let mut held: HashMap<TargetId, Vec<PartitionId>> = HashMap::new();
@@ -78,26 +80,26 @@ pub fn stripe_pattern(weights: &[(TargetId, u32)], table: &[TargetId]) -> Result
         held.entry(*target).or_default().push(PartitionId(partition));
     }
     let common = weights.iter().fold(0, |acc, (_, weight)| gcd(acc, *weight)).max(1);
-    let mut lanes = Vec::new();
+    let mut shares = Vec::new();
     for (target, weight) in weights.iter().filter(|(_, weight)| *weight > 0) {
         let partitions =
             held.remove(target).ok_or_else(|| invalid(format!("{target} holds no partition")))?;
-        lanes.push(StripeShare {
+        shares.push(StripeShare {
             weight: i64::from(weight / common),
             credit: 0,
             partitions,
             turn: 0,
         });
     }
-    let total: i64 = lanes.iter().map(|lane| lane.weight).sum();
-    if total == 0 || total.unsigned_abs() > WHEEL_LEN_MAX as u64 {
+    let total: i64 = shares.iter().map(|share| share.weight).sum();
+    if total == 0 || total.unsigned_abs() > PATTERN_LEN_MAX as u64 {
         return Err(invalid(format!(
-            "they sum to {total} parts; 1 to {WHEEL_LEN_MAX} are possible"
+            "they sum to {total} parts; 1 to {PATTERN_LEN_MAX} are possible"
         )));
     }
-    let rounds = (WHEEL_LEN_MAX as u64 / total.unsigned_abs()).min(ROUNDS_MAX);
+    let rounds = (PATTERN_LEN_MAX as u64 / total.unsigned_abs()).min(ROUNDS_MAX);
     let slots = rounds * total.unsigned_abs();
-    Ok((0..slots).filter_map(|_| turn(&mut lanes, total)).collect())
+    Ok((0..slots).filter_map(|_| turn(&mut shares, total)).collect())
 }
 
 /// One target's share of the stripe pattern.
@@ -108,14 +110,14 @@ struct StripeShare {
     turn: usize,
 }
 
-fn turn(lanes: &mut [StripeShare], total: i64) -> Option<PartitionId> {
-    for lane in lanes.iter_mut() {
-        lane.credit += lane.weight;
+fn turn(shares: &mut [StripeShare], total: i64) -> Option<PartitionId> {
+    for share in shares.iter_mut() {
+        share.credit += share.weight;
     }
-    let lane = lanes.iter_mut().max_by_key(|lane| lane.credit)?;
-    lane.credit -= total;
-    lane.turn += 1;
-    Some(lane.partitions[(lane.turn - 1) % lane.partitions.len()])
+    let share = shares.iter_mut().max_by_key(|share| share.credit)?;
+    share.credit -= total;
+    share.turn += 1;
+    Some(share.partitions[(share.turn - 1) % share.partitions.len()])
 }
 
 const fn gcd(a: u32, b: u32) -> u32 {

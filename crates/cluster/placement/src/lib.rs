@@ -19,7 +19,7 @@ pub use check::{
     ADDRESS_LEN_MAX, ADDRESSES_MAX, DATASETS_MAX, MEMBERS_MAX, NODES_MAX, PARTITIONS_MAX,
     REDUNDANCY_MAX, check_dataset_spec, check_node_info,
 };
-pub use distribution::{Distribution, WHEEL_LEN_MAX, stripe_pattern};
+pub use distribution::{Distribution, PATTERN_LEN_MAX, stripe_pattern};
 pub use groups::{PlacementTarget, arrange};
 pub use hash::{BuildKeyHasher, KeyHasher, hash, shard_of};
 pub use history::MapHistory;

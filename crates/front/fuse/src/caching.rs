@@ -65,7 +65,7 @@ pub struct KernelCache {
 #[derive(Clone, Copy, Debug)]
 pub enum AnswerBasis {
     /// A delegation of the nodes.
-    Promise(DelegationStamp),
+    Delegation(DelegationStamp),
     /// Attributes in the directory cache.
     Directory(CachedAnswer),
 }
@@ -116,7 +116,7 @@ impl KernelCache {
 
     fn left(&self, relied: AnswerBasis) -> Option<Duration> {
         match relied {
-            AnswerBasis::Promise(promise) => promise.left(&self.fs),
+            AnswerBasis::Delegation(delegation) => delegation.left(&self.fs),
             AnswerBasis::Directory(standing) => self.directories.left(standing),
         }
     }

@@ -68,7 +68,7 @@ struct CachedDirectory {
     kept: Option<StableAttributes>,
     /// All its names.
     names: Option<KnownNames>,
-    pace: ListingHabit,
+    habit: ListingHabit,
     /// Own changes under way.
     changing: u32,
     /// There were two at a time since there was none.
@@ -81,7 +81,7 @@ impl CachedDirectory {
         self.changing == 0
             && self.kept.is_none()
             && self.names.is_none()
-            && self.pace == ListingHabit::default()
+            && self.habit == ListingHabit::default()
     }
 }
 
@@ -125,11 +125,11 @@ impl DirectoryCache {
 
     /// Keeps the attributes that a directory was found with, if the delegation is still valid, that
     /// is if nothing has changed since it was asked for.
-    pub fn keep(&self, fs: &FileSystem, attr: &FileAttributes, promise: &DelegationStamp) {
+    pub fn keep(&self, fs: &FileSystem, attr: &FileAttributes, delegation: &DelegationStamp) {
         let mut guard = self.lock();
         let table = &mut *guard;
         // Under the lock: a recall or a change has ended the delegation before it comes here.
-        let Some(left) = promise.left(fs) else { return };
+        let Some(left) = delegation.left(fs) else { return };
         if table.changing > 0 || !table.has_room(attr.ino) {
             return;
         }
@@ -156,15 +156,15 @@ impl DirectoryCache {
         let mut table = self.lock();
         let Some(directory) = table.directories.get_mut(&ino) else { return false };
         let is_known = directory.names.as_ref().is_some_and(|names| names.stands(Instant::now()));
-        !is_known && directory.pace.is_due()
+        !is_known && directory.habit.is_due()
     }
 
     /// These are all names in a directory, if the delegation is still valid, that is if nothing has
     /// changed since they were asked for.
-    pub fn know(&self, fs: &FileSystem, ino: u64, names: Names, promise: &DelegationStamp) {
+    pub fn know(&self, fs: &FileSystem, ino: u64, names: Names, delegation: &DelegationStamp) {
         let mut guard = self.lock();
         let table = &mut *guard;
-        let Some(left) = promise.left(fs) else { return };
+        let Some(left) = delegation.left(fs) else { return };
         table.drop_names(ino);
         let Some(directory) = table.directories.get_mut(&ino) else { return };
         if table.changing > 0 || directory.changing > 0 {
@@ -257,7 +257,7 @@ impl DirectoryTable {
             && let Some(known) = directory.names.take()
         {
             self.names_len -= known.cost();
-            directory.pace.ended(&known);
+            directory.habit.ended(&known);
             self.drop_blank(ino);
         }
     }
@@ -279,7 +279,7 @@ impl DirectoryTable {
         if self.names_len > NAMES_LEN_MAX {
             self.drop_names(ino);
             if let Some(directory) = self.directories.get_mut(&ino) {
-                directory.pace.too_many();
+                directory.habit.too_many();
             }
         }
     }
@@ -331,7 +331,7 @@ impl DirectoryTable {
         }
         let Some(directory) = self.directories.get_mut(&ino) else { return };
         match (change, &mut directory.names) {
-            (NameChange::Make(_), None) => directory.pace.made(),
+            (NameChange::Make(_), None) => directory.habit.made(),
             // The client that makes it meanwhile may be the later of the two.
             (NameChange::Remove(name), Some(names)) if !directory.is_overlapped => {
                 let before = names.cost();

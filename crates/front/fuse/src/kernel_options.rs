@@ -8,11 +8,11 @@ pub const IO_LEN_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 64;
 
 /// The attributes in a listing are of use only where the kernel can keep them for a short time.
-const WISHES_OF_CACHES: InitFlags =
+const CACHE_CAPABILITIES: InitFlags =
     InitFlags::FUSE_DO_READDIRPLUS.union(InitFlags::FUSE_READDIRPLUS_AUTO);
 
 /// The options that are asked of a kernel that has them.
-const WISHES: [InitFlags; 11] = [
+const CAPABILITIES: [InitFlags; 11] = [
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_ASYNC_DIO,
     InitFlags::FUSE_BIG_WRITES,
@@ -29,12 +29,12 @@ const WISHES: [InitFlags; 11] = [
 
 /// Asks for all of it. `caches`: the kernel is let keep names and attributes.
 pub fn ask(config: &mut KernelConfig, caches: bool) {
-    for wish in WISHES {
+    for capability in CAPABILITIES {
         // The mount does without the options that this kernel does not have.
-        let _ = config.add_capabilities(wish);
+        let _ = config.add_capabilities(capability);
     }
     if caches {
-        let _ = config.add_capabilities(WISHES_OF_CACHES);
+        let _ = config.add_capabilities(CACHE_CAPABILITIES);
     }
     // Both answer with the nearest value that can be had, and that is taken.
     if let Err(nearest) = config.set_max_write(IO_LEN_MAX) {

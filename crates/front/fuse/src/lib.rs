@@ -23,7 +23,6 @@
 
 mod affinity;
 mod caching;
-mod delayed_answer;
 mod directories;
 mod directory_places;
 mod handles;

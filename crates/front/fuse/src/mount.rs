@@ -45,7 +45,7 @@ pub struct MountOptions {
 pub struct StoreMount {
     session: Session<FuseServer>,
     ops: Arc<FuseOperations>,
-    readers: Arc<ReaderPool>,
+    pool: Arc<ReaderPool>,
 }
 
 impl StoreMount {
@@ -61,8 +61,8 @@ impl StoreMount {
         let ops = Arc::new(FuseOperations::new(fs.clone(), root.file, caching));
         let threads = options.threads.clamp(1, THREADS_MAX);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let readers = Arc::new(ReaderPool::new(threads, cores));
-        let server = FuseServer::new(Arc::clone(&ops), Arc::clone(&readers));
+        let pool = Arc::new(ReaderPool::new(threads, cores));
+        let server = FuseServer::new(Arc::clone(&ops), Arc::clone(&pool));
         let mut config = Config::default();
         config.n_threads = Some(threads);
         config.clone_fd = true;
@@ -81,7 +81,7 @@ impl StoreMount {
             let hint = hint();
             Error::new(ErrorKind::Io, format!("mount {}: {error}{hint}", path.display()))
         })?;
-        Ok(Self { session, ops, readers })
+        Ok(Self { session, ops, pool })
     }
 
     /// A handle that ends the mount from another thread: then [`StoreMount::serve`] returns.
@@ -96,7 +96,7 @@ impl StoreMount {
     pub fn serve(self) -> Result<()> {
         let failed = |error| Error::new(ErrorKind::Io, format!("serve the mount: {error}"));
         let notifier = self.session.notifier();
-        self.readers.look_at(self.session.as_fd().try_clone_to_owned().map_err(failed)?);
+        self.pool.look_at(self.session.as_fd().try_clone_to_owned().map_err(failed)?);
         let _listening =
             RecallThread::begin(&self.ops, &notifier, &self.session).map_err(failed)?;
         let _clearing = PlaceClearing::begin(&self.ops.places, notifier).map_err(failed)?;

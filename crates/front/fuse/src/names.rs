@@ -180,24 +180,24 @@ mod tests {
 
     #[test]
     fn listings_that_do_not_pay_become_rare() {
-        let mut pace = ListingHabit::default();
+        let mut habit = ListingHabit::default();
         let mut until_due = |of: &dyn Fn(&mut ListingHabit)| {
-            of(&mut pace);
+            of(&mut habit);
             let due = (1..).find(|_| {
-                pace.made();
-                pace.is_due()
+                habit.made();
+                habit.is_due()
             });
             due.unwrap()
         };
         assert_eq!(until_due(&|_| {}), PAUSE_MIN);
-        assert_eq!(until_due(&|pace| pace.ended(&known(&[]))), 4 * PAUSE_MIN);
+        assert_eq!(until_due(&|habit| habit.ended(&known(&[]))), 4 * PAUSE_MIN);
         for _ in 0..8 {
             until_due(&|_| {});
         }
         assert_eq!(until_due(&|_| {}), PAUSE_MAX);
         let mut paid = known(&[]);
         assert!((0..USES_MIN).all(|_| paid.lack(b"x")));
-        assert_eq!(until_due(&|pace| pace.ended(&paid)), PAUSE_MIN);
+        assert_eq!(until_due(&|habit| habit.ended(&paid)), PAUSE_MIN);
         assert_eq!(until_due(&ListingHabit::too_many), PAUSE_MAX);
     }
 }

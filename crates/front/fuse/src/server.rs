@@ -33,13 +33,13 @@ const OPEN_FLAGS: FopenFlags =
 /// Answers the kernel.
 pub struct FuseServer {
     ops: Arc<FuseOperations>,
-    readers: Arc<ReaderPool>,
+    pool: Arc<ReaderPool>,
 }
 
 impl FuseServer {
     /// For these operations, by these workers.
-    pub const fn new(ops: Arc<FuseOperations>, readers: Arc<ReaderPool>) -> Self {
-        Self { ops, readers }
+    pub const fn new(ops: Arc<FuseOperations>, pool: Arc<ReaderPool>) -> Self {
+        Self { ops, pool }
     }
 
     /// For as long as a worker serves a request.
@@ -56,10 +56,9 @@ impl FuseServer {
     ) -> ServedRequest<'_, impl Fn() -> bool> {
         let is_long = len >= LONG_LEN_MIN;
         // A program that moves much data is likely to have more of it, and others as well.
-        let turn =
-            self.readers.begin(req.pid(), next, move || !is_long && self.ops.fs.answers_soon());
+        let turn = self.pool.begin(req.pid(), next, move || !is_long && self.ops.fs.answers_soon());
         if is_long {
-            self.readers.call();
+            self.pool.call();
         }
         turn
     }
@@ -125,13 +124,13 @@ impl Filesystem for FuseServer {
     }
 
     fn getattr(&self, req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
-        let mut turn = self.turn_of(req, 0, ExpectedRequest::Unknown);
-        let answer = self.ops.run(|ops| ops.attr(ino.0, fh.map(u64::from)));
-        let ops = Arc::clone(&self.ops);
-        turn.answer(move || match answer {
-            Ok((attr, promise)) => ops.caching.answer([promise], |[ttl]| reply.attr(&ttl, &attr)),
+        let _turn = self.turn_of(req, 0, ExpectedRequest::Unknown);
+        match self.ops.run(|ops| ops.attr(ino.0, fh.map(u64::from))) {
+            Ok((attr, delegation)) => {
+                self.ops.caching.answer([delegation], |[ttl]| reply.attr(&ttl, &attr));
+            }
             Err(errno) => reply.error(errno),
-        });
+        }
     }
 
     fn setattr(

@@ -7,16 +7,11 @@
 //! woken when a request takes long while nobody waits, and comes back by itself where no request
 //! has begun for a short time, so that none is delayed for longer by others. While requests go on
 //! it comes back only to a machine that has cores for it: workers beyond those take them from the
-//! programs that wait. One of the workers in standby is the sentinel: it sees soon when a request
-//! finds no worker, because the workers that are awake serve slow requests, or have lost their core
-//! to a program that computes.
+//! programs that wait.
 //!
-//! A program that has its answer from a worker on its own core takes that core at once, for as long
-//! as it computes. Where another request is there already, whose program waits on a core that has
-//! nothing else to do, that one is served first.
-//!
-//! The last one that is awake looks for the next request for a while before it sleeps. A program that has its answer mostly asks again within
-//! microseconds, and to wake a worker on a core that has gone idle takes longer than to serve.
+//! The last one that is awake looks for the next request for a while before it sleeps. A program
+//! that has its answer mostly asks again within microseconds, and to wake a worker on a core that
+//! has gone idle takes longer than to serve.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -27,19 +22,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use samite_transport::{PollCost, SpinTime};
 
 use crate::affinity::{AffinityFollower, leave};
-use crate::delayed_answer::DelayedAnswer;
 
 /// Time between two checks whether a worker in standby is missed: it is for two of them at most.
-const REST: Duration = Duration::from_millis(20);
-
-/// The same for the sentinel.
-const GUARD: Duration = Duration::from_micros(500);
-
-/// For so long no request begins before the sentinel comes back.
-const QUIET: Duration = Duration::from_millis(1);
-
-/// A request that is there for so long, while no other one is begun, has found nobody.
-const BEGUN_AFTER: Duration = Duration::from_micros(20);
+const STANDBY_TICK: Duration = Duration::from_millis(20);
 
 /// Looking for the next request before sleeping, at most.
 const LOOK_MAX: Duration = Duration::from_micros(200);
@@ -53,7 +38,7 @@ pub struct ReaderPool {
     /// Where requests come from, once they do.
     device: OnceLock<OwnedFd>,
     /// Locked by the worker that polls for the next request.
-    looking: Mutex<PollGuard>,
+    polling: Mutex<PollGuard>,
     /// It has looked in vain, and sleeps.
     sleeps: AtomicBool,
     /// Workers that wait for a request, or are on their way to.
@@ -63,24 +48,20 @@ pub struct ReaderPool {
     workers: usize,
     /// So many workers awake are enough for requests that go on.
     enough: usize,
-    /// An answer that leaves when the next request has been served, or when the sentinel looks.
-    held: DelayedAnswer,
-    rest: Mutex<StandbyPeriod>,
-    bell: Condvar,
+    period: Mutex<StandbyPeriod>,
+    wake_up: Condvar,
 }
 
 #[derive(Debug)]
 struct PollGuard {
     spin: SpinTime,
-    nearness: AffinityFollower,
+    affinity: AffinityFollower,
 }
 
 #[derive(Debug)]
 struct StandbyPeriod {
-    /// One of them is the sentinel.
-    is_guarded: bool,
     /// Workers in standby.
-    resting: usize,
+    standing_by: usize,
     /// How many of them have been woken, and count among the idle ones.
     called: usize,
 }
@@ -97,13 +78,11 @@ pub enum ExpectedRequest {
 /// A request is being served. Ends when it has been answered, maybe with a time of standby.
 #[must_use]
 pub struct ServedRequest<'r, S: Fn() -> bool> {
-    readers: &'r ReaderPool,
+    pool: &'r ReaderPool,
     is_soon: S,
     next: ExpectedRequest,
     /// The thread that asks.
     who: u32,
-    /// Its answer has not left: there is another request.
-    holds: bool,
 }
 
 impl ReaderPool {
@@ -111,18 +90,17 @@ impl ReaderPool {
     pub const fn new(workers: usize, cores: usize) -> Self {
         Self {
             device: OnceLock::new(),
-            looking: Mutex::new(PollGuard {
+            polling: Mutex::new(PollGuard {
                 spin: SpinTime::new(LOOK_MAX),
-                nearness: AffinityFollower::new(),
+                affinity: AffinityFollower::new(),
             }),
             sleeps: AtomicBool::new(false),
             waiting: AtomicUsize::new(workers),
             begun: AtomicU64::new(0),
             workers,
             enough: if cores < 4 { 1 } else { cores / 2 },
-            held: DelayedAnswer::new(),
-            rest: Mutex::new(StandbyPeriod { is_guarded: false, resting: 0, called: 0 }),
-            bell: Condvar::new(),
+            period: Mutex::new(StandbyPeriod { standing_by: 0, called: 0 }),
+            wake_up: Condvar::new(),
         }
     }
 
@@ -142,36 +120,33 @@ impl ReaderPool {
         self.begun.fetch_add(1, Ordering::Relaxed);
         if self.sleeps.load(Ordering::Relaxed)
             && self.sleeps.swap(false, Ordering::Relaxed)
-            && let Ok(mut looking) = self.looking.try_lock()
+            && let Ok(mut polling) = self.polling.try_lock()
         {
-            looking.spin.woke();
+            polling.spin.woke();
         }
-        if self.held.is_there() && !is_soon() {
-            self.held.send();
-        }
-        ServedRequest { readers: self, is_soon, next, who, holds: false }
+        ServedRequest { pool: self, is_soon, next, who }
     }
 
     /// The request that is being served takes long: another worker is to wait for the next.
     pub fn call(&self) {
         if self.waiting.load(Ordering::SeqCst) == 0 {
-            let mut rest = self.lock();
-            if rest.resting > rest.called {
-                rest.called += 1;
+            let mut period = self.lock();
+            if period.standing_by > period.called {
+                period.called += 1;
                 self.waiting.fetch_add(1, Ordering::SeqCst);
-                self.bell.notify_one();
+                self.wake_up.notify_one();
             }
         }
     }
 
     /// Until there is a request, or a sleep is better: it has not come for long, or another thread
     /// has work for this core, maybe a program that is about to ask. Returns whether there is one.
-    fn look(&self, who: u32) -> bool {
-        let (Some(device), Ok(mut looking)) = (self.device.get(), self.looking.try_lock()) else {
+    fn poll_device(&self, who: u32) -> bool {
+        let (Some(device), Ok(mut polling)) = (self.device.get(), self.polling.try_lock()) else {
             return false;
         };
-        let PollGuard { spin, nearness } = &mut *looking;
-        nearness.answered(who);
+        let PollGuard { spin, affinity } = &mut *polling;
+        affinity.answered(who);
         let began = Instant::now();
         while !has_request(device) {
             if !spin.pass(PollCost::Kernel, false) || spin.is_shared() {
@@ -182,7 +157,7 @@ impl ReaderPool {
         }
         spin.found();
         let now = Instant::now();
-        nearness.asked_again(now - began, now);
+        affinity.asked_again(now - began, now);
         true
     }
 
@@ -201,374 +176,163 @@ impl ReaderPool {
     }
 
     /// Until it is called or missed; not if nobody else waits by now.
-    fn rest(&self) {
-        let mut rest = self.lock();
+    fn stand_by(&self) {
+        let mut period = self.lock();
         let leaves = |waiting: usize| (waiting > 1).then(|| waiting - 1);
         if self.waiting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, leaves).is_err() {
             return;
         }
-        rest.resting += 1;
-        let mut nap = StandbyWait::default();
+        period.standing_by += 1;
         let mut seen = self.begun.load(Ordering::Relaxed);
         loop {
-            // Beside one that may have lost its core, another one waits already.
-            let needs_guard = self.waiting.load(Ordering::SeqCst) < 2;
-            nap.is_guard |= needs_guard && !std::mem::replace(&mut rest.is_guarded, true);
-            let waited = self.bell.wait_timeout_while(rest, nap.tick(), |rest| rest.called == 0);
-            rest = waited.unwrap_or_else(PoisonError::into_inner).0;
-            let mut finds_nobody = false;
-            if nap.is_guard && rest.called == 0 {
-                drop(rest);
-                self.held.send();
-                finds_nobody = self.finds_nobody();
-                rest = self.lock();
-            }
-            if rest.called > 0 {
-                rest.called -= 1;
+            let waited =
+                self.wake_up.wait_timeout_while(period, STANDBY_TICK, |period| period.called == 0);
+            period = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if period.called > 0 {
+                period.called -= 1;
                 break;
             }
             let begun = self.begun.load(Ordering::Relaxed);
             let goes_on = std::mem::replace(&mut seen, begun) != begun;
-            let has_cores = self.workers - rest.resting < self.enough;
-            if nap.is_over(goes_on, has_cores, finds_nobody) {
+            if self.misses(period.standing_by, goes_on) {
                 self.waiting.fetch_add(1, Ordering::SeqCst);
                 break;
             }
         }
-        rest.resting -= 1;
-        rest.is_guarded &= !nap.is_guard;
-        drop(rest);
-        self.held.send();
+        period.standing_by -= 1;
     }
 
-    /// Whether a request waits, and no worker begins it: the worker that is awake has lost its
-    /// core.
-    fn finds_nobody(&self) -> bool {
-        let Some(device) = self.device.get() else { return false };
-        let begun = self.begun.load(Ordering::Relaxed);
-        let end = Instant::now() + BEGUN_AFTER;
-        while has_request(device) && self.begun.load(Ordering::Relaxed) == begun {
-            if Instant::now() >= end {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-        false
+    /// Whether one of so many workers in standby is to come back. `goes_on`: a request has begun
+    /// since the last check.
+    const fn misses(&self, standing_by: usize, goes_on: bool) -> bool {
+        !goes_on || self.workers - standing_by < self.enough
     }
 
     fn lock(&self) -> MutexGuard<'_, StandbyPeriod> {
-        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A standby period in which nobody has woken the worker.
-#[derive(Debug, Default)]
-struct StandbyWait {
-    is_guard: bool,
-    rested: Duration,
-    /// For how long no request has begun.
-    quiet: Duration,
-}
-
-impl StandbyWait {
-    /// Time between two looks.
-    const fn tick(&self) -> Duration {
-        if self.is_guard { GUARD } else { REST }
-    }
-
-    /// For how long no request has begun when it is missed.
-    const fn patience(&self) -> Duration {
-        if self.is_guard { QUIET } else { REST }
-    }
-
-    /// A tick has passed, in which requests went on or did not. `has_cores`: the machine has cores
-    /// for one more worker than those that are awake. `finds_nobody`: a request waits, as the
-    /// sentinel has seen.
-    fn is_over(&mut self, goes_on: bool, has_cores: bool, finds_nobody: bool) -> bool {
-        self.rested += self.tick();
-        self.quiet = if goes_on { Duration::ZERO } else { self.quiet + self.tick() };
-        self.quiet >= self.patience()
-            || has_cores && self.rested >= REST
-            || self.is_guard && finds_nobody
-    }
-}
-
-impl<S: Fn() -> bool> ServedRequest<'_, S> {
-    /// Sends the answer, maybe only when a request that is there already has been served.
-    pub fn answer(&mut self, send: impl FnOnce() + Send + 'static) {
-        let readers = self.readers;
-        let is_alone = readers.waiting.load(Ordering::SeqCst) == 0;
-        if is_alone && (self.is_soon)() && readers.device.get().is_some_and(has_request) {
-            match readers.held.keep(send) {
-                // The sentinel sends it if that request is gone.
-                Ok(()) if readers.lock().is_guarded => self.holds = true,
-                Ok(()) => readers.held.send(),
-                Err(send) => send(),
-            }
-        } else {
-            send();
-        }
+        self.period.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<S: Fn() -> bool> Drop for ServedRequest<'_, S> {
     fn drop(&mut self) {
-        if self.holds {
-            // Somebody else may take the request that is there, and then this one sleeps.
-            leave();
-            self.readers.waiting.fetch_add(1, Ordering::SeqCst);
-            return;
-        }
-        self.readers.held.send();
-        let waits_another = self.readers.waiting.fetch_add(1, Ordering::SeqCst) > 0;
+        let waits_another = self.pool.waiting.fetch_add(1, Ordering::SeqCst) > 0;
         let (is_soon, is_last) = ((self.is_soon)(), !waits_another);
         let has_next = match self.next {
             _ if !is_soon || !is_last => false,
-            ExpectedRequest::More => self.readers.look(self.who),
-            ExpectedRequest::Unknown => self.readers.glance(),
+            ExpectedRequest::More => self.pool.poll_device(self.who),
+            ExpectedRequest::Unknown => self.pool.glance(),
         };
         if !has_next {
             // A thread that sleeps on one core could not be woken while a program computes there.
             leave();
         }
         if is_soon && !is_last {
-            self.readers.rest();
+            self.pool.stand_by();
         }
     }
 }
 
 /// Whether the next read of the device ends at once.
 fn has_request(device: &OwnedFd) -> bool {
-    let mut look = [PollFd::new(device, PollFlags::IN)];
-    !matches!(poll(&mut look, Some(&Timespec::default())), Ok(0))
+    let mut polled = [PollFd::new(device, PollFlags::IN)];
+    !matches!(poll(&mut polled, Some(&Timespec::default())), Ok(0))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
     use super::*;
 
-    fn waiting(readers: &ReaderPool) -> usize {
-        readers.waiting.load(Ordering::SeqCst)
+    fn waiting(pool: &ReaderPool) -> usize {
+        pool.waiting.load(Ordering::SeqCst)
     }
 
-    fn resting(readers: &ReaderPool) -> usize {
-        readers.rest.lock().unwrap().resting
+    fn standing_by(pool: &ReaderPool) -> usize {
+        pool.period.lock().unwrap().standing_by
     }
 
     #[test]
-    fn who_finds_another_waiting_rests_and_comes_back() {
-        let readers = ReaderPool::new(2, 2);
+    fn a_worker_beside_a_waiting_one_stands_by_and_comes_back() {
+        let pool = ReaderPool::new(2, 2);
         let (turn, other) = (
-            readers.begin(0, ExpectedRequest::More, || true),
-            readers.begin(0, ExpectedRequest::More, || true),
+            pool.begin(0, ExpectedRequest::More, || true),
+            pool.begin(0, ExpectedRequest::More, || true),
         );
         drop(turn);
-        assert_eq!(waiting(&readers), 1);
+        assert_eq!(waiting(&pool), 1);
         drop(other);
-        assert_eq!((waiting(&readers), resting(&readers)), (2, 0));
+        assert_eq!((waiting(&pool), standing_by(&pool)), (2, 0));
     }
 
     #[test]
-    fn who_rests_is_called_while_nobody_waits() {
-        let readers = ReaderPool::new(2, 2);
+    fn a_standby_worker_is_called_while_nobody_waits() {
+        let pool = ReaderPool::new(2, 2);
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Ordering::SeqCst) {
-                    drop(readers.begin(0, ExpectedRequest::More, || true));
+                    drop(pool.begin(0, ExpectedRequest::More, || true));
                 }
             });
             for _ in 0..20 {
-                while resting(&readers) == 0 {
+                while standing_by(&pool) == 0 {
                     std::thread::yield_now();
                 }
                 // The second worker has a request that takes long.
-                let turn = readers.begin(0, ExpectedRequest::More, || false);
-                readers.call();
-                assert!(waiting(&readers) <= 1);
+                let turn = pool.begin(0, ExpectedRequest::More, || false);
+                pool.call();
+                assert!(waiting(&pool) <= 1);
                 drop(turn);
             }
             is_over.store(true, Ordering::SeqCst);
         });
-        assert_eq!((waiting(&readers), resting(&readers)), (2, 0));
+        assert_eq!((waiting(&pool), standing_by(&pool)), (2, 0));
     }
 
     #[test]
-    fn who_rests_is_missed_when_no_request_begins_or_there_are_cores() {
-        let nobody_asks = false;
-        assert!(StandbyWait::default().is_over(false, false, nobody_asks));
-        assert!(StandbyWait::default().is_over(true, true, nobody_asks));
-        assert!(!StandbyWait::default().is_over(true, false, true));
+    fn a_standby_worker_is_missed_when_no_request_begins_or_there_are_cores() {
+        let missed =
+            |cores, standing_by, goes_on| ReaderPool::new(8, cores).misses(standing_by, goes_on);
+        for cores in [1, 2, 3, 4, 64] {
+            assert!(missed(cores, 7, false));
+        }
+        assert!(!missed(2, 7, true));
+        assert!(missed(4, 7, true) && !missed(4, 6, true));
+        assert!(missed(64, 1, true));
         let enough = |cores| ReaderPool::new(8, cores).enough;
         assert_eq!([1, 2, 3, 4, 64].map(enough), [1, 1, 1, 2, 32]);
     }
 
     #[test]
-    fn who_is_on_guard_sees_soon_that_a_request_finds_nobody() {
-        let guard = || StandbyWait { is_guard: true, ..StandbyWait::default() };
-        assert!(guard().is_over(false, false, true));
-        assert!(guard().is_over(true, false, true));
-        // There is nothing to serve.
-        assert!(!guard().is_over(false, true, false));
-        let mut nap = guard();
-        let ticks = (1..).find(|_| nap.is_over(false, false, false));
-        assert_eq!(ticks.map(|ticks| ticks * GUARD), Some(QUIET));
-    }
-
-    /// With a request that is there and stays.
-    fn with_request(workers: usize) -> (ReaderPool, OwnedFd) {
-        let readers = ReaderPool::new(workers, 2);
-        let (device, kernel) = rustix::pipe::pipe().unwrap();
-        readers.look_at(device);
-        assert!(!readers.finds_nobody());
-        rustix::io::write(&kernel, b"?").unwrap();
-        assert!(readers.finds_nobody());
-        (readers, kernel)
-    }
-
-    /// Puts a worker into standby, and has it come back, while `body` runs.
-    fn beside_one_that_rests(readers: &ReaderPool, body: impl FnOnce()) {
-        struct Over<'o>(&'o AtomicBool);
-        impl Drop for Over<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::SeqCst);
-            }
-        }
-        let is_over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::SeqCst) {
-                    drop(readers.begin(0, ExpectedRequest::More, || true));
-                }
-            });
-            let _over = Over(&is_over);
-            body();
-        });
-    }
-
-    /// Until an answer of a turn has not left at once. It is given the turn, and whether the answer has left by then.
-    fn hold(readers: &ReaderPool, then: impl Fn(&AtomicBool)) {
-        for _ in 0..10_000 {
-            while resting(readers) == 0 {
-                std::thread::yield_now();
-            }
-            let sent = Arc::new(AtomicBool::new(false));
-            let mut turn = readers.begin(7, ExpectedRequest::Unknown, || true);
-            let is_sent = Arc::clone(&sent);
-            turn.answer(move || is_sent.store(true, Ordering::SeqCst));
-            let is_held = turn.holds;
-            drop(turn);
-            then(&sent);
-            assert!(sent.load(Ordering::SeqCst));
-            if is_held {
-                return;
-            }
-        }
-        panic!("no answer was ever held");
-    }
-
-    #[test]
-    fn an_answer_is_sent_when_the_request_that_was_there_has_been_served() {
-        let (readers, _kernel) = with_request(2);
-        beside_one_that_rests(&readers, || {
-            hold(&readers, |_| drop(readers.begin(8, ExpectedRequest::More, || true)));
-        });
-        assert_eq!((waiting(&readers), resting(&readers)), (2, 0));
-    }
-
-    #[test]
-    fn an_answer_is_sent_before_a_request_that_takes_long() {
-        let (readers, _kernel) = with_request(2);
-        beside_one_that_rests(&readers, || {
-            hold(&readers, |sent| {
-                let _turn = readers.begin(8, ExpectedRequest::More, || false);
-                assert!(sent.load(Ordering::SeqCst));
-            });
-        });
-    }
-
-    #[test]
-    fn who_is_on_guard_sends_an_answer_when_the_request_that_was_there_is_gone() {
-        let (readers, _kernel) = with_request(2);
-        beside_one_that_rests(&readers, || {
-            hold(&readers, |sent| {
-                let end = Instant::now() + Duration::from_secs(30);
-                while !sent.load(Ordering::SeqCst) && Instant::now() < end {
-                    std::thread::yield_now();
-                }
-            });
-        });
-    }
-
-    #[test]
-    fn who_is_called_while_it_looks_from_its_guard_has_heard() {
-        let (readers, _kernel) = with_request(2);
-        beside_one_that_rests(&readers, || {
-            for late in 0..500 {
-                while resting(&readers) == 0 {
-                    std::thread::yield_now();
-                }
-                let began = Instant::now();
-                let turn = readers.begin(7, ExpectedRequest::More, || false);
-                // About when the sentinel looks, which comes to its tick a little late.
-                let tick = GUARD + Duration::from_micros(late % 250);
-                while resting(&readers) > 0 && began.elapsed() < tick {
-                    std::hint::spin_loop();
-                }
-                readers.call();
-                // No worker is woken that is not in standby, at any time.
-                while began.elapsed() < tick + 2 * BEGUN_AFTER {
-                    let rest = readers.lock();
-                    assert!(rest.called <= rest.resting);
-                }
-                drop(turn);
-            }
-        });
-        assert_eq!((waiting(&readers), resting(&readers)), (2, 0));
-    }
-
-    #[test]
-    fn an_answer_is_sent_at_once_where_nobody_is_on_guard() {
-        let (readers, _kernel) = with_request(1);
-        let sent = Arc::new(AtomicBool::new(false));
-        let mut turn = readers.begin(7, ExpectedRequest::Unknown, || true);
-        let is_sent = Arc::clone(&sent);
-        turn.answer(move || is_sent.store(true, Ordering::SeqCst));
-        assert!(sent.load(Ordering::SeqCst));
-    }
-
-    #[test]
-    fn who_rests_comes_back_to_requests_that_go_on_where_there_are_cores() {
-        let readers = ReaderPool::new(2, 8);
+    fn a_standby_worker_comes_back_to_requests_that_go_on_where_there_are_cores() {
+        let pool = ReaderPool::new(2, 8);
         let is_back = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_back.load(Ordering::SeqCst) {
-                    drop(readers.begin(0, ExpectedRequest::More, || false));
+                    drop(pool.begin(0, ExpectedRequest::More, || false));
                 }
             });
-            drop(readers.begin(0, ExpectedRequest::More, || true));
+            drop(pool.begin(0, ExpectedRequest::More, || true));
             is_back.store(true, Ordering::SeqCst);
         });
-        assert_eq!((waiting(&readers), resting(&readers)), (2, 0));
+        assert_eq!((waiting(&pool), standing_by(&pool)), (2, 0));
     }
 
     #[test]
-    fn nobody_rests_where_answers_take_their_time() {
-        let readers = ReaderPool::new(3, 2);
+    fn nobody_stands_by_where_answers_take_their_time() {
+        let pool = ReaderPool::new(3, 2);
         let is_soon = || false;
-        drop(readers.begin(0, ExpectedRequest::More, is_soon));
-        assert_eq!(waiting(&readers), 3);
+        drop(pool.begin(0, ExpectedRequest::More, is_soon));
+        assert_eq!(waiting(&pool), 3);
         // Nobody is there to be called.
         let _turns = [
-            readers.begin(0, ExpectedRequest::More, is_soon),
-            readers.begin(0, ExpectedRequest::More, is_soon),
-            readers.begin(0, ExpectedRequest::More, is_soon),
+            pool.begin(0, ExpectedRequest::More, is_soon),
+            pool.begin(0, ExpectedRequest::More, is_soon),
+            pool.begin(0, ExpectedRequest::More, is_soon),
         ];
-        readers.call();
-        assert_eq!(waiting(&readers), 0);
+        pool.call();
+        assert_eq!(waiting(&pool), 0);
     }
 }

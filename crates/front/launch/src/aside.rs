@@ -18,8 +18,12 @@ const JOINED: &str = "joined";
 /// Most times that one directory is set aside.
 const ASIDES_MAX: u32 = 1000;
 
-/// Renames the logs and checkpoints of `node`, and what names them; nothing is deleted, and a coordinator's state stays where it is. Returns where they are now; `None`:
-/// there were none. Done halfway, it can be done again: a node does not start with what is left.
+/// Renames the logs and checkpoints of `node`, and what names them; nothing is deleted, and a
+/// coordinator's state stays where it is. Returns where they are now; `None`: there were none. Done
+/// halfway, it can be done again: a node does not start with what is left.
+///
+/// # Errors
+/// `Io`.
 pub fn set_aside(durable: &Path, node: NodeId) -> Result<Option<PathBuf>> {
     let from = node_dir(durable, node);
     let mut names = Vec::new();
@@ -74,6 +78,9 @@ pub fn way_back(durable: &Path, node: NodeId, aside: Option<&Path>) -> String {
 }
 
 /// Refuses when a part of a durable dataset has its only good copy on `node`.
+///
+/// # Errors
+/// `Conflict`.
 pub fn check_others(map: &ClusterMap, node: NodeId) -> Result<()> {
     let is_whole =
         |consistency| matches!(consistency, MemberConsistency::Good | MemberConsistency::Restarted);

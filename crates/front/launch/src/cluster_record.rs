@@ -1,8 +1,8 @@
 //! The record that a durable store keeps beside its nodes' directories, so that the same `up`
 //! starts it again: its name, its key, and where its coordinators keep their state.
 //!
-//! In etcd that state is found by name and key. The members of an etcd that is started along have their data here, too, and keep
-//! their ports, which they know each other by.
+//! In etcd that state is found by name and key. The members of an etcd that is started along have
+//! their data here, too, and keep their ports, which they know each other by.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind as IoKind, Write as _};
@@ -76,6 +76,9 @@ impl ClusterRecord {
 
     /// The record in `durable` for the cluster of that name; `None`: there is none. Without another
     /// choice, coordinators go on keeping their state where it is.
+    ///
+    /// # Errors
+    /// `Conflict`: it is another cluster's, or keeps its map elsewhere; `Io`.
     pub fn read(
         durable: &Path,
         cluster: &str,
@@ -117,6 +120,9 @@ impl ClusterRecord {
     }
 
     /// Writes it to `durable`, safe whenever the machine dies.
+    ///
+    /// # Errors
+    /// `Io`.
     pub fn write(&self, durable: &Path) -> Result<()> {
         let path = path_in(durable);
         let fresh = path.with_extension("json.new");
@@ -137,7 +143,11 @@ impl ClusterRecord {
         write().doing(format_args!("write {}", path.display()))
     }
 
-    /// The members of an etcd that is started along, with their data in `durable`: in the cluster's directory are ways there.
+    /// The members of an etcd that is started along, with their data in `durable`: in the cluster's
+    /// directory are ways there.
+    ///
+    /// # Errors
+    /// `NotFound`: the data of a member are gone; `Conflict`: a port is in use; `Io`.
     pub fn etcd(&mut self, durable: &Path, dir: &ClusterDir, count: usize) -> Result<()> {
         if self.etcd_members.is_empty() {
             self.etcd_members = etcd_members::plan(dir, count)?;

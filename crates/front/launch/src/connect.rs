@@ -6,8 +6,8 @@ use samite_client::runtime::{ClusterDir, ClusterSetup, NodeEntry};
 use samite_client::{Client, ClientOptions, ClusterConfig, ENV_TRANSPORT, transport_from_env};
 use samite_types::{Error, ErrorKind, Result};
 
-/// The way to these nodes of the cluster at `dir`: every address, or those of the transport that the
-/// environment names.
+/// The way to these nodes of the cluster at `dir`: every address, or those of the transport that
+/// the environment names.
 ///
 /// # Errors
 /// `Unavailable`: no node has an address of that transport; the cluster's key cannot be read.

@@ -25,8 +25,8 @@ pub use starting::{CoordinatorChoice, LocalPlan, StartingCluster};
 /// How long a node may take over an orderly stop before it is told again, and at last killed.
 const STOP_STEP: Duration = Duration::from_secs(5);
 
-/// How long a killed process is waited for: the kernel takes it apart for a while, the longer the more memory it had and the busier the
-/// disk is.
+/// How long a killed process is waited for: the kernel takes it apart for a while, the longer the
+/// more memory it had and the busier the disk is.
 const DIES_WITHIN: Duration = Duration::from_secs(20);
 
 /// Held by the one `up` or `down` that works on a cluster. The kernel releases it when the holder
@@ -37,6 +37,9 @@ pub struct ClusterLock(#[expect(dead_code, reason = "held for its lock")] OwnedF
 /// Locks the cluster's directory, waiting for another `up` or `down` for at most `timeout`.
 ///
 /// `None` when there is no such directory.
+///
+/// # Errors
+/// `Io`, also when the other one takes longer.
 pub fn lock(dir: &ClusterDir, timeout: Duration) -> Result<Option<ClusterLock>> {
     let until = Instant::now() + timeout;
     let path = dir.path();
@@ -112,6 +115,9 @@ pub fn wait_all(processes: &[NodeProcess], timeout: Duration) -> bool {
 }
 
 /// Ends processes: in order if they listen (SIGTERM), at once if they do not (SIGKILL).
+///
+/// # Errors
+/// `Io`: some do not end.
 pub fn stop_all(processes: &[NodeProcess]) -> Result<()> {
     for signal in [Signal::TERM, Signal::KILL] {
         for process in processes.iter().filter(|process| process.is_alive()) {
@@ -134,9 +140,13 @@ pub fn stop_all(processes: &[NodeProcess]) -> Result<()> {
     Err(failed(format!("processes {} do not end, not even by SIGKILL", left.join(", "))))
 }
 
-/// Removes the cluster's files and its directory, and the runtime directory when that was the last one and nobody has named it.
+/// Removes the cluster's files and its directory, and the runtime directory when that was the last
+/// one and nobody has named it.
 ///
 /// Only files that Samite makes are removed: a directory that was named by mistake loses nothing.
+///
+/// # Errors
+/// `Io`, also when other files are there.
 pub fn sweep(dir: &ClusterDir) -> Result<()> {
     let path = dir.path();
     let entries = match std::fs::read_dir(path) {

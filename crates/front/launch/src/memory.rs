@@ -152,7 +152,8 @@ fn available(root: &Path) -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
-/// The control groups with a limit that this process is in, as far as they can be seen: a container need not see those above its own.
+/// The control groups with a limit that this process is in, as far as they can be seen: a container
+/// need not see those above its own.
 fn groups(root: &Path) -> Vec<ControlGroup> {
     let proc = root.join("proc/self");
     let text = |name| std::fs::read_to_string(proc.join(name)).unwrap_or_default();
@@ -167,7 +168,8 @@ fn groups(root: &Path) -> Vec<ControlGroup> {
     found
 }
 
-/// Where a line of `mountinfo` mounts groups that count memory: their names of things, the place, and the group of this process below it.
+/// Where a line of `mountinfo` mounts groups that count memory: their names of things, the place,
+/// and the group of this process below it.
 fn mounted(line: &str, memberships: &str) -> Option<(&'static GroupFiles, PathBuf, PathBuf)> {
     let (mount, kind) = line.split_once(" - ")?;
     let mut mount = mount.split(' ').skip(3);
@@ -190,7 +192,8 @@ fn mounted(line: &str, memberships: &str) -> Option<(&'static GroupFiles, PathBu
     // A container may be shown its own group as the top of the tree, while its name is the one from
     // outside.
     let below = Path::new(group).strip_prefix(top).unwrap_or_else(|_| Path::new(""));
-    // The kernel writes blanks and the like as three octal digits. A path with others of them is not looked at.
+    // The kernel writes blanks and the like as three octal digits. A path with others of them is
+    // not looked at.
     Some((names, PathBuf::from(place.replace("\\040", " ")), below.to_path_buf()))
 }
 

@@ -36,6 +36,9 @@ impl MountRecord {
     }
 
     /// Records it; the record is gone when the guard is.
+    ///
+    /// # Errors
+    /// `Io`.
     pub fn write(&self, dir: &ClusterDir) -> Result<RecordGuard> {
         let path = record_path(dir, self.pid);
         let text = serde_json::to_vec_pretty(self)
@@ -104,6 +107,9 @@ pub fn record_of(dir: &ClusterDir, path: &Path) -> Option<MountRecord> {
 
 /// Ends one mount. A mount that no daemon serves any more goes even if it is in use: nothing there
 /// answers.
+///
+/// # Errors
+/// As [`samite_fuse::unmount()`]; `Io`: programs use it, or its daemon does not end.
 pub fn end(dir: &ClusterDir, mount: &MountEntry, lazy: bool) -> Result<()> {
     let record = record_of(dir, &mount.path);
     let daemon = record.as_ref().and_then(MountRecord::daemon);

@@ -11,8 +11,8 @@ use crate::directories::node_dir;
 /// Memory of a process without records, in bytes.
 const VOTER_MEMORY: u64 = 16 << 20;
 
-/// The arguments of `samite` for a node of a cluster that was set up so, or for the process with its
-/// third voter.
+/// The arguments of `samite` for a node of a cluster that was set up so, or for the process with
+/// its third voter.
 #[must_use]
 pub fn node_arguments(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Vec<OsString> {
     // `--dir` first: that is how `down` knows a node whose pid was never written down.

@@ -49,7 +49,8 @@ impl NodeProcess {
         !self.wait(Duration::ZERO)
     }
 
-    /// Whether it was killed and some of it has not ended yet: a thread waits in the kernel, or its memory is being given back.
+    /// Whether it was killed and some of it has not ended yet: a thread waits in the kernel, or its
+    /// memory is being given back.
     pub fn is_dying(&self) -> bool {
         let state = stat_field(Path::new(&format!("/proc/{}/stat", self.pid)), 3);
         if state.is_some_and(|state| matches!(&*state, "X" | "Z")) {
@@ -76,8 +77,8 @@ impl NodeProcess {
         let _ = pidfd_send_signal(&self.pidfd, signal);
     }
 
-    /// Stops it, at most within `timeout`; says whether all of it stands still. The signal goes to one thread, which stops the others, but
-    /// only once it gets a core.
+    /// Stops it, at most within `timeout`; says whether all of it stands still. The signal goes to
+    /// one thread, which stops the others, but only once it gets a core.
     pub fn stop(&self, timeout: Duration) -> bool {
         self.signal(Signal::STOP);
         let until = Instant::now() + timeout;
@@ -123,7 +124,8 @@ pub fn start_ticks(pid: u32) -> Option<u64> {
     stat_field(Path::new(&format!("/proc/{pid}/stat")), 22)?.parse().ok()
 }
 
-/// How a process has ended that nobody has waited for yet, in words. `None`: it is not known, or lives.
+/// How a process has ended that nobody has waited for yet, in words. `None`: it is not known, or
+/// lives.
 pub fn exit_status(pid: u32, start_ticks: u64) -> Option<String> {
     let stat = Path::new("/proc").join(pid.to_string()).join("stat");
     if self::start_ticks(pid) != Some(start_ticks) || stat_field(&stat, 3)? != "Z" {
@@ -162,7 +164,8 @@ fn stat_field(stat: &Path, number: usize) -> Option<String> {
     text.split_ascii_whitespace().nth(number - 3).map(str::to_owned)
 }
 
-/// Whether every thread of a process is stopped. One that has ended meanwhile does nothing any more, either.
+/// Whether every thread of a process is stopped. One that has ended meanwhile does nothing any
+/// more, either.
 fn stands_still(pid: u32) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
     threads.flatten().all(|thread| {
@@ -171,11 +174,15 @@ fn stands_still(pid: u32) -> bool {
     })
 }
 
-/// Runs in the child before it becomes a node of a mirrored store or a member of its etcd: a session of its own, otherwise as [`detach`].
+/// Runs in the child before it becomes a node of a mirrored store or a member of its etcd: a
+/// session of its own, otherwise as [`detach`].
 ///
 /// The kernel divides cores among sessions first (sched(7), autogroup), so the node is heard at
 /// once however many threads crowd the cores: the node that takes over from one that dies must not
 /// wait in line behind the programs that wait for it.
+///
+/// # Errors
+/// Those of the system calls.
 pub fn detach_apart() -> std::io::Result<()> {
     rustix::process::setsid()?;
     leave_descriptors();
@@ -186,8 +193,12 @@ pub fn detach_apart() -> std::io::Result<()> {
 /// which no key and no hang-up of the terminal reaches, and no descriptor of the process that
 /// started it, which would wait for the end of a pipe that it holds open.
 ///
-/// It stays in the session: a node in one of its own would have as much of the core that it shares with a rank of a job as all that job's
-/// ranks together have of theirs, and neither could yield to the other.
+/// It stays in the session: a node in one of its own would have as much of the core that it shares
+/// with a rank of a job as all that job's ranks together have of theirs, and neither could yield to
+/// the other.
+///
+/// # Errors
+/// Those of the system calls.
 pub fn detach() -> std::io::Result<()> {
     rustix::process::setpgid(None, None)?;
     leave_descriptors();

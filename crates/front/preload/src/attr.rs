@@ -71,34 +71,34 @@ pub fn extended(attr: &FileAttributes) -> statx {
 }
 
 /// `struct statfs`.
-pub fn file_system(figures: &StatFs) -> statfs {
+pub fn file_system(stat_fs: &StatFs) -> statfs {
     // SAFETY: a structure of numbers, for which zeros are valid.
     let mut out: statfs = unsafe { std::mem::zeroed() };
     out.f_type = MAGIC;
-    out.f_bsize = figures.block_len.cast_signed();
-    out.f_frsize = figures.block_len.cast_signed();
-    out.f_blocks = figures.blocks;
-    out.f_bfree = figures.blocks_free;
-    out.f_bavail = figures.blocks_free;
-    out.f_files = figures.files;
-    out.f_ffree = figures.files_free;
-    out.f_namelen = figures.name_len_max.cast_signed();
+    out.f_bsize = stat_fs.block_len.cast_signed();
+    out.f_frsize = stat_fs.block_len.cast_signed();
+    out.f_blocks = stat_fs.blocks;
+    out.f_bfree = stat_fs.blocks_free;
+    out.f_bavail = stat_fs.blocks_free;
+    out.f_files = stat_fs.files;
+    out.f_ffree = stat_fs.files_free;
+    out.f_namelen = stat_fs.name_len_max.cast_signed();
     out
 }
 
 /// `struct statvfs`.
-pub fn file_system_posix(figures: &StatFs) -> statvfs {
+pub fn file_system_posix(stat_fs: &StatFs) -> statvfs {
     // SAFETY: a structure of numbers, for which zeros are valid.
     let mut out: statvfs = unsafe { std::mem::zeroed() };
-    out.f_bsize = figures.block_len;
-    out.f_frsize = figures.block_len;
-    out.f_blocks = figures.blocks;
-    out.f_bfree = figures.blocks_free;
-    out.f_bavail = figures.blocks_free;
-    out.f_files = figures.files;
-    out.f_ffree = figures.files_free;
-    out.f_favail = figures.files_free;
-    out.f_namemax = figures.name_len_max;
+    out.f_bsize = stat_fs.block_len;
+    out.f_frsize = stat_fs.block_len;
+    out.f_blocks = stat_fs.blocks;
+    out.f_bfree = stat_fs.blocks_free;
+    out.f_bavail = stat_fs.blocks_free;
+    out.f_files = stat_fs.files;
+    out.f_ffree = stat_fs.files_free;
+    out.f_favail = stat_fs.files_free;
+    out.f_namemax = stat_fs.name_len_max;
     out
 }
 

@@ -18,9 +18,9 @@ const TOKEN: u64 = 1;
 /// Most keep-alive sockets that are made in advance: each takes a descriptor. A description beyond
 /// it whose first lock is taken by another process than the one that made it loses its locks with
 /// that process.
-const LIFELINES_MAX: usize = 128;
+const KEEP_ALIVES_MAX: usize = 128;
 /// How many keep-alive sockets this process has.
-static LIFELINES: AtomicUsize = AtomicUsize::new(0);
+static KEEP_ALIVES: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether any connection for the locks of a description was ever made here.
 static USED: AtomicBool = AtomicBool::new(false);
@@ -35,7 +35,7 @@ pub struct DescriptionLocks {
     /// From [`Box::into_raw`]; null until needed.
     locks: AtomicPtr<FileLocks>,
     /// -1: none.
-    lifeline: AtomicI32,
+    keep_alive: AtomicI32,
     /// Connections that this process put into it.
     kept: AtomicUsize,
 }
@@ -43,7 +43,7 @@ pub struct DescriptionLocks {
 impl DescriptionLocks {
     pub const fn new() -> Self {
         let locks = AtomicPtr::new(null_mut());
-        Self { locks, lifeline: AtomicI32::new(-1), kept: AtomicUsize::new(0) }
+        Self { locks, keep_alive: AtomicI32::new(-1), kept: AtomicUsize::new(0) }
     }
 
     /// Whether any description of this process ever had locks.
@@ -108,7 +108,7 @@ impl DescriptionLocks {
 
     /// After a lock was asked for: the connection lives as long as the description.
     pub fn keep_alive(&self, slot: &DescriptionSlot) -> Result<(), Errno> {
-        let line = self.lifeline.load(Ordering::Acquire);
+        let line = self.keep_alive.load(Ordering::Acquire);
         let Some(locks) = self.get() else { return Ok(()) };
         let connections = locks.descriptors();
         if line < 0 || connections.is_empty() {
@@ -127,16 +127,16 @@ impl DescriptionLocks {
     /// Before the description gets into another process. While `holder` is alive, so is the file,
     /// with or without a name.
     pub fn share(&self, slot: &DescriptionSlot, holder: Option<c_int>) {
-        if self.lifeline.load(Ordering::Acquire) < 0 {
-            if self.get().is_none() && LIFELINES.load(Ordering::Relaxed) >= LIFELINES_MAX {
+        if self.keep_alive.load(Ordering::Acquire) < 0 {
+            if self.get().is_none() && KEEP_ALIVES.load(Ordering::Relaxed) >= KEEP_ALIVES_MAX {
                 return;
             }
             let Ok(line) = keep_alive::create() else { return };
             // Without it the file is lost to a process that touches it for the first time after
             // this process has ended.
             let _ = keep_alive::fill(line, holder.as_slice());
-            self.lifeline.store(line, Ordering::Release);
-            LIFELINES.fetch_add(1, Ordering::Relaxed);
+            self.keep_alive.store(line, Ordering::Release);
+            KEEP_ALIVES.fetch_add(1, Ordering::Relaxed);
         }
         // Out of descriptors: then its locks end with this process.
         let _ = self.keep_alive(slot);
@@ -144,7 +144,7 @@ impl DescriptionLocks {
 
     /// Whether the next program gets the keep-alive socket; its number, -1 for none.
     pub fn set_survives(&self, survives: bool) -> c_int {
-        let line = self.lifeline.load(Ordering::Acquire);
+        let line = self.keep_alive.load(Ordering::Acquire);
         if line >= 0 {
             keep_alive::set_survives(line, survives);
         }
@@ -153,17 +153,17 @@ impl DescriptionLocks {
 
     /// Takes over the keep-alive socket of the program before `exec`.
     pub fn inherit(&self, line: c_int) {
-        if self.lifeline.load(Ordering::Acquire) < 0
+        if self.keep_alive.load(Ordering::Acquire) < 0
             && let Some(line) = keep_alive::adopt(line)
         {
-            self.lifeline.store(line, Ordering::Release);
-            LIFELINES.fetch_add(1, Ordering::Relaxed);
+            self.keep_alive.store(line, Ordering::Release);
+            KEEP_ALIVES.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Its number, -1 for none.
     pub fn keep_alive_socket(&self) -> c_int {
-        self.lifeline.load(Ordering::Acquire)
+        self.keep_alive.load(Ordering::Acquire)
     }
 
     /// The last process with the description closes it: its locks are free before the closing call
@@ -184,10 +184,10 @@ impl DescriptionLocks {
             // SAFETY: it came from Box::into_raw, and this was the last use of the description.
             drop(unsafe { Box::from_raw(locks) });
         }
-        let line = self.lifeline.swap(-1, Ordering::AcqRel);
+        let line = self.keep_alive.swap(-1, Ordering::AcqRel);
         if line >= 0 {
             descriptor_range::release(line);
-            LIFELINES.fetch_sub(1, Ordering::Relaxed);
+            KEEP_ALIVES.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

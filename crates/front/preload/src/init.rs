@@ -45,7 +45,7 @@ fn inherit(list: &[u8]) {
     // Number of a session there → its number here.
     let mut sessions: [Option<u32>; SESSIONS] = [None; SESSIONS];
     let mut known: Vec<(SlotId, DescriptionUse)> = Vec::new();
-    for (fd, there, lifeline) in list.split(|byte| *byte == b',').filter_map(parse) {
+    for (fd, there, keep_alive) in list.split(|byte| *byte == b',').filter_map(parse) {
         let Some(session) = sessions.get_mut(there.session as usize) else { continue };
         if session.is_none() {
             *session = session::attach(fd);
@@ -57,7 +57,7 @@ fn inherit(list: &[u8]) {
             None => table::take_over(id),
         };
         if let Some(open) = open {
-            open.locks.inherit(lifeline);
+            open.locks.inherit(keep_alive);
             known.push((id, open.clone()));
             // A number beyond the table cannot have been put in the list.
             let _ = table::set(fd, open);
@@ -70,14 +70,14 @@ fn inherit(list: &[u8]) {
     }
 }
 
-/// `fd:session.slot.lifeline`: the last one is the keep-alive socket.
+/// `fd:session.slot.keep_alive`: the last one is the keep-alive socket.
 fn parse(entry: &[u8]) -> Option<(c_int, SlotId, c_int)> {
     let text = std::str::from_utf8(entry).ok()?;
     let (fd, rest) = text.split_once(':')?;
     let (session, rest) = rest.split_once('.')?;
-    let (slot, lifeline) = rest.split_once('.')?;
+    let (slot, keep_alive) = rest.split_once('.')?;
     let id = SlotId { session: session.parse().ok()?, slot: slot.parse().ok()? };
-    Some((fd.parse().ok()?, id, lifeline.parse().ok()?))
+    Some((fd.parse().ok()?, id, keep_alive.parse().ok()?))
 }
 
 /// Asks libc to tell of forks.

@@ -25,7 +25,7 @@ static PROCESS: AtomicPtr<FileLocks> = AtomicPtr::new(null_mut());
 /// Its identity, when it was another program before an `exec`.
 static PROCESS_ID: AtomicU64 = AtomicU64::new(0);
 /// Keeps those of the program before `exec` alive; -1: none.
-static PROCESS_LIFELINE: AtomicI32 = AtomicI32::new(-1);
+static PROCESS_KEEP_ALIVE: AtomicI32 = AtomicI32::new(-1);
 /// Whether this process has put its connections into it.
 static PROCESS_FILLED: AtomicBool = AtomicBool::new(false);
 /// Files on which this process has, or had, locks since it last closed them.
@@ -112,16 +112,16 @@ pub fn process_ends() {
 }
 
 /// Before `exec`: the state of this process's locks that the next program needs,
-/// `id.lifeline.ino…`. `None`: there are none.
+/// `id.keep_alive.ino…`. `None`: there are none.
 pub fn hand_on() -> Option<String> {
     if COUNT.load(Ordering::Relaxed) == 0 && !UNKNOWN.load(Ordering::Relaxed) {
         return None;
     }
-    let line = match PROCESS_LIFELINE.load(Ordering::Relaxed) {
+    let line = match PROCESS_KEEP_ALIVE.load(Ordering::Relaxed) {
         -1 => keep_alive::create().ok()?,
         line => line,
     };
-    PROCESS_LIFELINE.store(line, Ordering::Relaxed);
+    PROCESS_KEEP_ALIVE.store(line, Ordering::Relaxed);
     keep_alive::set_survives(line, true);
     // SAFETY: as in `of_process`.
     if let Some(locks) = unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
@@ -143,7 +143,7 @@ pub fn hand_on() -> Option<String> {
 
 /// After an `exec` that failed, and for children that do not have this process's locks.
 pub fn take_back() {
-    let line = PROCESS_LIFELINE.load(Ordering::Relaxed);
+    let line = PROCESS_KEEP_ALIVE.load(Ordering::Relaxed);
     if line >= 0 {
         keep_alive::set_survives(line, false);
     }
@@ -157,7 +157,7 @@ pub fn inherit(text: &[u8]) {
     let Some(line) = c_int::try_from(line).ok().and_then(keep_alive::adopt) else { return };
     keep_alive::set_survives(line, false);
     PROCESS_ID.store(id, Ordering::Relaxed);
-    PROCESS_LIFELINE.store(line, Ordering::Relaxed);
+    PROCESS_KEEP_ALIVE.store(line, Ordering::Relaxed);
     let mut files = files();
     for part in parts {
         match std::str::from_utf8(part).ok().and_then(|ino| ino.parse().ok()) {
@@ -175,7 +175,7 @@ pub fn after_fork_child() {
     if let Some(locks) = unsafe { inherited.as_ref() } {
         locks.abandon();
     }
-    let line = PROCESS_LIFELINE.swap(-1, Ordering::Relaxed);
+    let line = PROCESS_KEEP_ALIVE.swap(-1, Ordering::Relaxed);
     if line >= 0 {
         descriptor_range::release(line);
     }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `SAMITE_CLUSTER`, `SAMITE_RUNTIME_DIR`, … | the store to use; kept for every program started from here |
 //! | `SAMITE_MOUNT` | absolute path under which the store appears |
-//! | `SAMITE_FDS` | open files of the store that the program inherits: `fd:session.slot.lifeline,…`, with the keep-alive socket last |
+//! | `SAMITE_FDS` | open files of the store that the program inherits: `fd:session.slot.keep_alive,…`, with the keep-alive socket last |
 //! | `SAMITE_LOCKS` | file locks that the process had before `exec` |
 //! | `SAMITE_CWD` | its working directory, when that is in the store |
 //!

@@ -154,7 +154,7 @@ mod tests {
         let header = RequestHeader {
             dataset: DatasetId(1),
             map_epoch: Epoch(1),
-            lease_epoch: Epoch(0),
+            name_space_generation: Epoch(0),
             answered_below: Seq(0),
             is_retry: false,
         };

@@ -83,7 +83,7 @@ pub(crate) enum InboxMessage {
     /// A request for what this shard has of a partition; takes room.
     Copy(ReplyTo, PlaceId, InboxCost),
     /// Answers to such, to be sent by a connection of this shard; they take room, too.
-    Posted(PassedFrame),
+    Frame(PassedFrame),
 }
 
 /// The inbox of one shard.

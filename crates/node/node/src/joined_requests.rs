@@ -32,7 +32,7 @@ struct WaitingJoin<A> {
     outcomes: Vec<(Option<AppliedOutcome>, bool)>,
     /// Shards that have not answered.
     waiting: usize,
-    lease_epoch: Epoch,
+    name_space_generation: Epoch,
     /// A shard does not serve a partition of it any more, or cannot now.
     refused: Option<ErrorKind>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct PartialOutcome {
     /// By position in the request.
     pub outcomes: Vec<(usize, AppliedOutcome)>,
     /// Highest name-space generation of the partitions.
-    pub lease_epoch: Epoch,
+    pub name_space_generation: Epoch,
     /// The client is to be told this instead, whatever was done.
     pub refused: Option<ErrorKind>,
 }
@@ -52,7 +52,7 @@ pub(crate) struct PartialOutcome {
 #[derive(Debug)]
 pub(crate) struct JoinedOutcome<A> {
     pub asker: A,
-    pub lease_epoch: Epoch,
+    pub name_space_generation: Epoch,
     pub refused: Option<ErrorKind>,
     outcomes: Vec<(Option<AppliedOutcome>, bool)>,
 }
@@ -94,8 +94,8 @@ impl<A> JoinedRequests<A> {
         let number = self.next;
         self.next += 1;
         let outcomes = mutations.map(|is_mutation| (None, is_mutation)).collect();
-        let (waiting, lease_epoch, refused) = (shards, Epoch(0), None);
-        let request = WaitingJoin { asker, outcomes, waiting, lease_epoch, refused };
+        let (waiting, name_space_generation, refused) = (shards, Epoch(0), None);
+        let request = WaitingJoin { asker, outcomes, waiting, name_space_generation, refused };
         self.requests.insert(number, request);
         number
     }
@@ -123,7 +123,8 @@ impl<A> JoinedRequests<A> {
     ) -> Option<JoinedOutcome<A>> {
         let Entry::Occupied(mut entry) = self.requests.entry(number) else { return None };
         let request = entry.get_mut();
-        request.lease_epoch = request.lease_epoch.max(answer.lease_epoch);
+        request.name_space_generation =
+            request.name_space_generation.max(answer.name_space_generation);
         request.refused = request.refused.or(answer.refused);
         request.waiting -= 1;
         for (index, outcome) in answer.outcomes {
@@ -132,8 +133,8 @@ impl<A> JoinedRequests<A> {
         if request.waiting > 0 {
             return None;
         }
-        let WaitingJoin { asker, outcomes, lease_epoch, refused, .. } = entry.remove();
-        Some(JoinedOutcome { asker, lease_epoch, refused, outcomes })
+        let WaitingJoin { asker, outcomes, name_space_generation, refused, .. } = entry.remove();
+        Some(JoinedOutcome { asker, name_space_generation, refused, outcomes })
     }
 }
 
@@ -146,7 +147,7 @@ mod tests {
     }
 
     fn part(outcomes: Vec<(usize, AppliedOutcome)>, epoch: u64) -> PartialOutcome {
-        PartialOutcome { outcomes, lease_epoch: Epoch(epoch), refused: None }
+        PartialOutcome { outcomes, name_space_generation: Epoch(epoch), refused: None }
     }
 
     #[test]
@@ -160,7 +161,10 @@ mod tests {
         let other = joins.answered(second, part(vec![(0, failed(7))], 1));
         assert_eq!(other.map(|other| other.asker), Some("second"));
         let joined = joins.answered(first, part(vec![(1, failed(1))], 3)).expect("all are there");
-        assert_eq!((joined.asker, joined.lease_epoch, joined.refused), ("first", Epoch(5), None));
+        assert_eq!(
+            (joined.asker, joined.name_space_generation, joined.refused),
+            ("first", Epoch(5), None)
+        );
         let told = joined.outcomes().map(|(outcome, is_mutation)| match outcome {
             AppliedOutcome::Failed { index, .. } => (index, is_mutation),
             AppliedOutcome::Done(_) => unreachable!("none was"),

@@ -85,18 +85,18 @@ impl fmt::Display for MapDiff<'_> {
 impl<'a> MapDiff<'a> {
     /// That of `after`.
     pub(crate) fn new(before: &'a ClusterMap, after: &'a ClusterMap) -> Self {
-        let mut news = Self { before, after, words: Words::new() };
+        let mut diff = Self { before, after, words: Words::new() };
         let mut words = Words::new();
         for table in &after.data().tables {
             let Some(before) = before.table(table.redundancy) else { continue };
             for ((before, after), partition) in before.groups.iter().zip(&table.groups).zip(0..) {
-                news.note(before, after, |target, word| {
+                diff.note(before, after, |target, word| {
                     words.entry((table.redundancy, target, word)).or_default().push(partition);
                 });
             }
         }
-        news.words = words;
-        news
+        diff.words = words;
+        diff
     }
 
     /// Says what is lost: partitions of datasets in memory of which no node has anything any more.
@@ -222,24 +222,24 @@ mod tests {
         let spec = DatasetSpec { redundancy: Redundancy(2), ..DatasetSpec::new("d") };
         let first = coordinator.create_dataset(spec).unwrap();
         let serves = first.epoch();
-        let beat = Heartbeat { node: NodeId(0), incarnation: 1, serves, is_led: true };
+        let heartbeat = Heartbeat { node: NodeId(0), incarnation: 1, serves, is_led: true };
         for quarter in 4..16 {
-            coordinator.heartbeat(&beat, second / 4 * quarter);
+            coordinator.heartbeat(&heartbeat, second / 4 * quarter);
             coordinator.tick(second / 4 * quarter);
         }
         let dead = coordinator.map().unwrap().clone();
-        let news = MapDiff::new(&first, &dead);
-        let said = news.to_string();
+        let diff = MapDiff::new(&first, &dead);
+        let said = diff.to_string();
         assert!(said.starts_with("n1 Offline; "), "{said}");
         assert!(said.contains("mirror 2: t1 needs resync 0-3; "), "{said}");
         assert!(said.contains("mirror 2: t0 leads ") && !said.contains("anew"), "{said}");
-        assert_eq!(news.loss(), None);
+        assert_eq!(diff.loss(), None);
         // The node that has everything is started again, too.
         let after = coordinator.join(info(0, 2), second * 4).unwrap().unwrap();
-        let news = MapDiff::new(&dead, &after);
-        let lost = news.loss().unwrap();
+        let diff = MapDiff::new(&dead, &after);
+        let lost = diff.loss().unwrap();
         assert!(lost.ends_with(": 4 of 4 partitions of `d`"), "{lost}");
-        let said = news.to_string();
+        let said = diff.to_string();
         assert!(said.contains("n0 Online, is process 2; "), "{said}");
         assert!(said.contains("mirror 2: t0 begins anew 0-3; "), "{said}");
     }

@@ -35,7 +35,7 @@ use crate::mutex::lock;
 use waiting_reports::WaitingReports;
 
 /// Most requests that wait for the coordinator instance.
-pub(crate) const KEEPER_QUEUE_LEN: usize = 1024;
+pub(crate) const LEADER_QUEUE_LEN: usize = 1024;
 
 /// A request to the coordinator instance of this node.
 #[derive(Debug)]
@@ -71,13 +71,13 @@ pub(crate) struct NodeMembership {
     /// When the newest heartbeat that a leader has answered was sent.
     answered_ns: AtomicU64,
     leads: AtomicBool,
-    keeper: Option<SyncSender<CoordinatorAsk>>,
+    leader_loop: Option<SyncSender<CoordinatorAsk>>,
     /// Why there is no map yet, in words.
     missing: Mutex<Option<String>>,
     known: Mutex<KnownLeader>,
     known_changed: Condvar,
     /// Reports of heartbeats about the leader.
-    pub witness: Mutex<LeaderReachability>,
+    pub reachability: Mutex<LeaderReachability>,
     pub reports: WaitingReports,
     /// Of this node's voter, if it may have one.
     pub mailbox: OnceLock<VoterMailbox>,
@@ -85,18 +85,18 @@ pub(crate) struct NodeMembership {
 
 impl NodeMembership {
     pub(crate) fn new(
-        keeper: Option<SyncSender<CoordinatorAsk>>,
-        witness: LeaderReachability,
+        leader_loop: Option<SyncSender<CoordinatorAsk>>,
+        reachability: LeaderReachability,
     ) -> Self {
         Self {
             lease_until_ns: AtomicU64::new(0),
             answered_ns: AtomicU64::new(0),
             leads: AtomicBool::new(false),
-            keeper,
+            leader_loop,
             missing: Mutex::default(),
             known: Mutex::default(),
             known_changed: Condvar::new(),
-            witness: Mutex::new(witness),
+            reachability: Mutex::new(reachability),
             reports: WaitingReports::default(),
             mailbox: OnceLock::new(),
         }
@@ -136,8 +136,8 @@ impl NodeMembership {
     /// [`ErrorKind::Busy`]: too much waits already. [`ErrorKind::Unavailable`]: there is none, or the node is stopping.
     pub(crate) fn ask(&self, request: ControlRequest, way: AnswerRoute) -> Result<()> {
         let none = || Error::new(ErrorKind::Unavailable, "no coordinator lives here");
-        let keeper = self.keeper.as_ref().ok_or_else(none)?;
-        keeper.try_send(CoordinatorAsk::Request(request, way)).map_err(|error| match error {
+        let leader_loop = self.leader_loop.as_ref().ok_or_else(none)?;
+        leader_loop.try_send(CoordinatorAsk::Request(request, way)).map_err(|error| match error {
             TrySendError::Full(_) => {
                 Error::new(ErrorKind::Busy, "too many requests wait for the coordinator; try again")
             }
@@ -146,9 +146,9 @@ impl NodeMembership {
     }
 
     /// Ends the coordinator instance, which may be busy for a short time.
-    pub(crate) fn end_keeper(&self) {
-        if let Some(keeper) = &self.keeper {
-            let _ = keeper.send(CoordinatorAsk::End);
+    pub(crate) fn end_leader_loop(&self) {
+        if let Some(leader_loop) = &self.leader_loop {
+            let _ = leader_loop.send(CoordinatorAsk::End);
         }
     }
 
@@ -195,7 +195,7 @@ impl NodeMembership {
     }
 
     /// Notes that heartbeats go to the instance on `node`; whether they did not before.
-    fn beats(&self, node: NodeId) -> bool {
+    fn sends_heartbeats(&self, node: NodeId) -> bool {
         lock(&self.known).beaten.insert(node)
     }
 

@@ -39,12 +39,12 @@ pub(crate) struct OpenPartitions {
     /// Where the last request's dataset was found.
     last: usize,
     records: u64,
-    abandoned: u64,
-    borrowers: DelegationHolders,
+    leaked_orphans: u64,
+    delegation_holders: DelegationHolders,
     /// Ready list: the partitions that may have effects for the shard to carry out, each once.
-    stirred: Vec<PlaceId>,
+    ready: Vec<PlaceId>,
     /// The times at which partitions with a timer are to be looked at.
-    alarms: BTreeSet<(Duration, PlaceId)>,
+    timers: BTreeSet<(Duration, PlaceId)>,
     /// Partitions that a restart has left, until they are opened; `None`: there is no log.
     recovered: Option<Recovered>,
 }
@@ -60,18 +60,18 @@ struct OpenDataset {
     is_logged: bool,
     /// Members that are not the primary answer reads.
     reads_any: bool,
-    places: Vec<Option<Box<OpenReplica>>>,
+    replicas: Vec<Option<Box<OpenReplica>>>,
 }
 
 /// One open partition.
 pub(crate) struct OpenReplica {
     pub(crate) member: MirroredPartition,
     /// Replies that wait for it, oldest first.
-    pub(crate) held: VecDeque<(CommitPosition, DeferredId)>,
+    pub(crate) deferred: VecDeque<(CommitPosition, DeferredId)>,
     /// It is on the ready list.
-    is_stirred: bool,
+    is_ready: bool,
     /// Its timer.
-    alarm: Option<Duration>,
+    timer: Option<Duration>,
 }
 
 /// The open dataset that a request works on.
@@ -92,10 +92,10 @@ impl OpenPartitions {
             datasets: Vec::new(),
             last: 0,
             records: 0,
-            abandoned: 0,
-            borrowers: DelegationHolders::default(),
-            stirred: Vec::new(),
-            alarms: BTreeSet::new(),
+            leaked_orphans: 0,
+            delegation_holders: DelegationHolders::default(),
+            ready: Vec::new(),
+            timers: BTreeSet::new(),
             recovered: None,
         }
     }
@@ -116,8 +116,8 @@ impl OpenPartitions {
 
     /// Opens the partitions that a restart has left of the datasets in `map`.
     pub(crate) fn open_recovered(&mut self, map: &ClusterMap, now: Duration) {
-        let places = self.recovered.iter().flat_map(|left| left.keys().copied());
-        for (dataset, partition) in places.collect::<Vec<_>>() {
+        let replicas = self.recovered.iter().flat_map(|left| left.keys().copied());
+        for (dataset, partition) in replicas.collect::<Vec<_>>() {
             if let Some(slot) = self.dataset(map, dataset)
                 && partition.get() < map.partitions()
                 && let Err(error) = self.open(slot, partition, (map, now))
@@ -137,23 +137,23 @@ impl OpenPartitions {
 
     /// Records without a name to which there is no open reference any more.
     pub(crate) const fn leaked_orphans(&self) -> u64 {
-        self.abandoned
+        self.leaked_orphans
     }
 
     /// Ends the open references of a client that is gone.
     pub(crate) fn drop_client(&mut self, client: ClientId, now: Duration) {
-        let mut abandoned = 0;
+        let mut leaked_orphans = 0;
         for open in &mut self.datasets {
-            for (place, partition) in open.places.iter_mut().zip(0..) {
-                let Some(place) = place else { continue };
-                place.member.drop_client(client, now);
-                abandoned += place.member.partition().leaked_orphans();
-                if !place.member.is_plain() {
-                    stir(&mut self.stirred, place, (open.id, PartitionId(partition)));
+            for (replica, partition) in open.replicas.iter_mut().zip(0..) {
+                let Some(replica) = replica else { continue };
+                replica.member.drop_client(client, now);
+                leaked_orphans += replica.member.partition().leaked_orphans();
+                if !replica.member.is_plain() {
+                    push_ready(&mut self.ready, replica, (open.id, PartitionId(partition)));
                 }
             }
         }
-        self.abandoned = abandoned;
+        self.leaked_orphans = leaked_orphans;
     }
 
     /// Finds or opens `dataset`, which is in `map`; `None` when it is not.
@@ -175,7 +175,7 @@ impl OpenPartitions {
                     redundancy: known.spec.redundancy,
                     access: known.spec.access,
                     is_grouped: is_logged || is_grouped(map, self.me, known.spec.redundancy),
-                    places: (0..map.partitions()).map(|_| None).collect(),
+                    replicas: (0..map.partitions()).map(|_| None).collect(),
                 };
                 self.datasets.insert(index, open);
                 index
@@ -224,8 +224,8 @@ impl OpenPartitions {
         (map, now): (&ClusterMap, Duration),
     ) -> Result<&mut OpenReplica, ErrorKind> {
         let open = &mut self.datasets[slot.0];
-        let place = &mut open.places[partition.get() as usize];
-        if place.is_none() {
+        let replica = &mut open.replicas[partition.get() as usize];
+        if replica.is_none() {
             let backend: &mut dyn Backend = match open.backend {
                 BackendKind::Memory => &mut self.memory,
                 BackendKind::Null => &mut self.null,
@@ -251,23 +251,24 @@ impl OpenPartitions {
             }
             member.set_reads_any(open.reads_any);
             let records = member.partition().record_count();
-            let abandoned = member.partition().leaked_orphans();
-            (self.records, self.abandoned) = (self.records + records, self.abandoned + abandoned);
+            let leaked_orphans = member.partition().leaked_orphans();
+            (self.records, self.leaked_orphans) =
+                (self.records + records, self.leaked_orphans + leaked_orphans);
             if let Some(group) = map.group(open.redundancy, partition) {
                 member.configure(&view_of(map, group, (open.id, partition)), now);
             }
-            let opened = place.insert(Box::new(OpenReplica {
+            let opened = replica.insert(Box::new(OpenReplica {
                 member,
-                held: VecDeque::new(),
-                is_stirred: false,
-                alarm: None,
+                deferred: VecDeque::new(),
+                is_ready: false,
+                timer: None,
             }));
             if !opened.member.is_plain() {
-                stir(&mut self.stirred, opened, (open.id, partition));
+                push_ready(&mut self.ready, opened, (open.id, partition));
             }
         }
         // It is there, or was put there.
-        place.as_deref_mut().ok_or(ErrorKind::Internal)
+        replica.as_deref_mut().ok_or(ErrorKind::Internal)
     }
 
     /// Applies one operation; `operation.partition` is below the map's count.
@@ -276,68 +277,74 @@ impl OpenPartitions {
         slot: DatasetIndex,
         map: &ClusterMap,
         operation: &Operation<'_>,
-        course: &mut ApplyContext<'_>,
+        apply_context: &mut ApplyContext<'_>,
     ) -> AppliedOutcome {
         let partition = operation.partition;
-        let known = self.datasets[slot.0].places[partition.get() as usize].is_some();
-        if !known && let Err(kind) = self.open(slot, partition, (map, course.at.now)) {
+        let known = self.datasets[slot.0].replicas[partition.get() as usize].is_some();
+        if !known && let Err(kind) = self.open(slot, partition, (map, apply_context.at.now)) {
             return AppliedOutcome::Failed { kind, index: 0, current: None };
         }
         let open = &mut self.datasets[slot.0];
-        let Some(place) = &mut open.places[partition.get() as usize] else {
+        let Some(replica) = &mut open.replicas[partition.get() as usize] else {
             return AppliedOutcome::Failed { kind: ErrorKind::Internal, index: 0, current: None };
         };
-        let member = &mut place.member;
+        let member = &mut replica.member;
         let before = (member.partition().record_count(), member.partition().leaked_orphans());
-        let (outcome, ticket) =
-            member.apply(course.client, course.context, operation, course.grants, course.at);
+        let (outcome, commit_position) = member.apply(
+            apply_context.client,
+            apply_context.context,
+            operation,
+            apply_context.grants,
+            apply_context.at,
+        );
         let opened = member.partition();
         self.records = self.records + opened.record_count() - before.0;
-        self.abandoned = self.abandoned + opened.leaked_orphans() - before.1;
-        course.lease_epoch = course.lease_epoch.max(opened.lease_epoch());
-        let now = course.context.now;
-        if now > Duration::ZERO && operation.borrows() {
-            let term = LeaseTerm::of(member.partition_mut().leases());
-            self.borrowers.note(course.client, term, now);
+        self.leaked_orphans = self.leaked_orphans + opened.leaked_orphans() - before.1;
+        apply_context.name_space_generation =
+            apply_context.name_space_generation.max(opened.name_space_generation());
+        let now = apply_context.context.now;
+        if now > Duration::ZERO && operation.takes_delegation() {
+            let term = LeaseTerm::of(member.partition_mut().delegations());
+            self.delegation_holders.note(apply_context.client, term, now);
         }
         if open.is_grouped {
             let id = (open.id, partition);
-            if let Some(ticket) = ticket {
-                match course.seen.iter_mut().find(|(seen, _)| *seen == id) {
-                    Some((_, last)) => *last = ticket,
-                    None => course.seen.push((id, ticket)),
+            if let Some(commit_position) = commit_position {
+                match apply_context.seen.iter_mut().find(|(seen, _)| *seen == id) {
+                    Some((_, last)) => *last = commit_position,
+                    None => apply_context.seen.push((id, commit_position)),
                 }
             }
-            stir(&mut self.stirred, place, id);
+            push_ready(&mut self.ready, replica, id);
         }
         outcome
     }
 
     /// An open partition.
-    pub(crate) fn place(&mut self, (dataset, partition): PlaceId) -> Option<&mut OpenReplica> {
+    pub(crate) fn replica(&mut self, (dataset, partition): PlaceId) -> Option<&mut OpenReplica> {
         let index = self.datasets.binary_search_by_key(&dataset, |open| open.id).ok()?;
-        self.datasets[index].places.get_mut(partition.get() as usize)?.as_deref_mut()
+        self.datasets[index].replicas.get_mut(partition.get() as usize)?.as_deref_mut()
     }
 
     /// An open partition, which may have effects for the shard to carry out after this call.
     pub(crate) fn mark_ready(&mut self, id: PlaceId) -> Option<&mut OpenReplica> {
         let index = self.datasets.binary_search_by_key(&id.0, |open| open.id).ok()?;
-        let places = &mut self.datasets[index].places;
-        let place = places.get_mut(id.1.get() as usize)?.as_deref_mut()?;
-        stir(&mut self.stirred, place, id);
-        Some(place)
+        let replicas = &mut self.datasets[index].replicas;
+        let replica = replicas.get_mut(id.1.get() as usize)?.as_deref_mut()?;
+        push_ready(&mut self.ready, replica, id);
+        Some(replica)
     }
 
     /// Whether none has anything for the shard to do.
     pub(crate) const fn is_idle(&self) -> bool {
-        self.stirred.is_empty()
+        self.ready.is_empty()
     }
 
     /// Takes a partition that may have something for the shard to do.
     pub(crate) fn next_ready(&mut self) -> Option<PlaceId> {
-        let id = self.stirred.pop()?;
-        if let Some(place) = self.place(id) {
-            place.is_stirred = false;
+        let id = self.ready.pop()?;
+        if let Some(replica) = self.replica(id) {
+            replica.is_ready = false;
         }
         Some(id)
     }
@@ -345,33 +352,33 @@ impl OpenPartitions {
     /// Notes when a partition is to be looked at again. A timer that is earlier than need be does
     /// no damage.
     pub(crate) fn set_timer(&mut self, id: PlaceId) {
-        let Some(place) = self.place(id) else { return };
-        let Some(next) = place.member.next_tick() else { return };
-        let before = place.alarm;
+        let Some(replica) = self.replica(id) else { return };
+        let Some(next) = replica.member.next_tick() else { return };
+        let before = replica.timer;
         if before.is_some_and(|before| before <= next) {
             return;
         }
-        place.alarm = Some(next);
+        replica.timer = Some(next);
         if let Some(before) = before {
-            self.alarms.remove(&(before, id));
+            self.timers.remove(&(before, id));
         }
-        self.alarms.insert((next, id));
+        self.timers.insert((next, id));
     }
 
     /// When the next timer expires.
     pub(crate) fn next_timer(&self) -> Option<Duration> {
-        self.alarms.first().map(|(at, _)| *at)
+        self.timers.first().map(|(at, _)| *at)
     }
 
     /// Takes a timer whose time has come.
     pub(crate) fn take_timer(&mut self, now: Duration) -> Option<PlaceId> {
-        let (at, id) = *self.alarms.first()?;
+        let (at, id) = *self.timers.first()?;
         if at > now {
             return None;
         }
-        self.alarms.remove(&(at, id));
-        if let Some(place) = self.place(id) {
-            place.alarm = None;
+        self.timers.remove(&(at, id));
+        if let Some(replica) = self.replica(id) {
+            replica.timer = None;
         }
         Some(id)
     }
@@ -380,8 +387,8 @@ impl OpenPartitions {
     pub(crate) fn resyncing(&self) -> Vec<(PlaceId, TargetId)> {
         let mut all = Vec::new();
         for open in self.datasets.iter().filter(|open| open.is_grouped) {
-            for (place, partition) in open.places.iter().zip(0..) {
-                let members = place.iter().flat_map(|place| place.member.resyncing());
+            for (replica, partition) in open.replicas.iter().zip(0..) {
+                let members = replica.iter().flat_map(|replica| replica.member.resyncing());
                 all.extend(members.map(|target| ((open.id, PartitionId(partition)), target)));
             }
         }
@@ -391,37 +398,37 @@ impl OpenPartitions {
     /// `target` cannot be reached.
     pub(crate) fn unreachable(&mut self, target: TargetId, now: Duration) {
         for open in self.datasets.iter_mut().filter(|open| open.is_grouped) {
-            for (place, partition) in open.places.iter_mut().zip(0..) {
-                let Some(place) = place else { continue };
-                place.member.unreachable(target, now);
-                stir(&mut self.stirred, place, (open.id, PartitionId(partition)));
+            for (replica, partition) in open.replicas.iter_mut().zip(0..) {
+                let Some(replica) = replica else { continue };
+                replica.member.unreachable(target, now);
+                push_ready(&mut self.ready, replica, (open.id, PartitionId(partition)));
             }
         }
     }
 
     /// How many records and leaked orphans a partition has more, or less, than `before`.
     pub(crate) fn recount(&mut self, id: PlaceId, before: (u64, u64)) {
-        let Some(place) = self.place(id) else { return };
-        let partition = place.member.partition();
-        let (records, abandoned) = (partition.record_count(), partition.leaked_orphans());
+        let Some(replica) = self.replica(id) else { return };
+        let partition = replica.member.partition();
+        let (records, leaked_orphans) = (partition.record_count(), partition.leaked_orphans());
         self.records = self.records + records - before.0;
-        self.abandoned = self.abandoned + abandoned - before.1;
+        self.leaked_orphans = self.leaked_orphans + leaked_orphans - before.1;
     }
 
     /// Whether any partition has delegations on records.
-    pub(crate) const fn has_leases(&self) -> bool {
-        self.borrowers.are_there()
+    pub(crate) const fn has_delegations(&self) -> bool {
+        self.delegation_holders.are_there()
     }
 
     /// It is `now`.
-    pub(crate) fn leases_at(&mut self, now: Duration) {
-        self.borrowers.at(now);
+    pub(crate) fn delegations_at(&mut self, now: Duration) {
+        self.delegation_holders.at(now);
     }
 
     /// The sole delegation holder: the client that may change some records without being asked
     /// first.
     pub(crate) const fn free_to_change(&self) -> HolderSet {
-        self.borrowers.free_to_change()
+        self.delegation_holders.free_to_change()
     }
 
     fn opened(
@@ -429,13 +436,13 @@ impl OpenPartitions {
         slot: DatasetIndex,
         partition: PartitionId,
     ) -> Option<&mut MirroredPartition> {
-        let place = self.datasets[slot.0].places.get_mut(partition.get() as usize)?;
-        place.as_deref_mut().map(|place| &mut place.member)
+        let replica = self.datasets[slot.0].replicas.get_mut(partition.get() as usize)?;
+        replica.as_deref_mut().map(|replica| &mut replica.member)
     }
 
     /// Until when delegations of others stand against an operation of `client`, which may be alone
     /// in its request. `visit` is told of each.
-    pub(crate) fn leases_against(
+    pub(crate) fn delegations_against(
         &mut self,
         slot: DatasetIndex,
         client: ClientId,
@@ -449,45 +456,46 @@ impl OpenPartitions {
             return Some(until);
         }
         let partition = member.partition_mut();
-        partition.leases().against(client, operation, now, &mut |_, _| {})?;
+        partition.delegations().against(client, operation, now, &mut |_, _| {})?;
         // An operation that will fail changes nothing. Beside others it may be they that make its
         // guards true.
         if is_alone && !partition.would_run(operation) {
             return None;
         }
-        partition.leases().against(client, operation, now, visit)
+        partition.delegations().against(client, operation, now, visit)
     }
 
     /// `client` gives back the delegation that ends at `until`.
-    pub(crate) fn release_lease(
+    pub(crate) fn release_delegation(
         &mut self,
         id: PlaceId,
         client: ClientId,
         key: &[u8],
         until: Duration,
     ) {
-        if let Some(place) = self.place(id) {
-            place.member.partition_mut().leases().release(client, key, until);
+        if let Some(replica) = self.replica(id) {
+            replica.member.partition_mut().delegations().release(client, key, until);
         }
     }
 
     /// Whether a request waits to change a record that `operation` changes.
     pub(crate) fn is_awaited(&mut self, slot: DatasetIndex, operation: &Operation<'_>) -> bool {
         let member = self.opened(slot, operation.partition);
-        member.is_some_and(|member| member.partition_mut().leases().is_awaited(operation))
+        member.is_some_and(|member| member.partition_mut().delegations().is_awaited(operation))
     }
 
     /// Somebody waits to carry out `operation`.
     pub(crate) fn wait_for(&mut self, slot: DatasetIndex, operation: &Operation<'_>) {
         if let Some(member) = self.opened(slot, operation.partition) {
-            member.partition_mut().leases().wait_for(operation);
+            member.partition_mut().delegations().wait_for(operation);
         }
     }
 
     /// No request waits any more.
     pub(crate) fn clear_waits(&mut self) {
-        for place in self.datasets.iter_mut().flat_map(|open| open.places.iter_mut().flatten()) {
-            place.member.partition_mut().leases().clear_waits();
+        for replica in self.datasets.iter_mut().flat_map(|open| open.replicas.iter_mut().flatten())
+        {
+            replica.member.partition_mut().delegations().clear_waits();
         }
     }
 
@@ -495,15 +503,15 @@ impl OpenPartitions {
     pub(crate) fn configure(&mut self, map: &ClusterMap, now: Duration) {
         for open in &mut self.datasets {
             open.is_grouped = open.is_logged || is_grouped(map, self.me, open.redundancy);
-            for (place, partition) in
-                open.places.iter_mut().zip(0..).map(|(p, n)| (p, PartitionId(n)))
+            for (replica, partition) in
+                open.replicas.iter_mut().zip(0..).map(|(p, n)| (p, PartitionId(n)))
             {
-                let Some(place) = place else { continue };
+                let Some(replica) = replica else { continue };
                 let Some(group) = map.group(open.redundancy, partition) else { continue };
-                let was_plain = place.member.is_plain();
-                place.member.configure(&view_of(map, group, (open.id, partition)), now);
-                if !was_plain || !place.member.is_plain() {
-                    stir(&mut self.stirred, place, (open.id, partition));
+                let was_plain = replica.member.is_plain();
+                replica.member.configure(&view_of(map, group, (open.id, partition)), now);
+                if !was_plain || !replica.member.is_plain() {
+                    push_ready(&mut self.ready, replica, (open.id, partition));
                 }
             }
         }
@@ -516,16 +524,16 @@ impl OpenPartitions {
         let me = self.me;
         self.datasets.retain_mut(|open| {
             let is_known = map.dataset_by_id(open.id).is_some();
-            for (place, partition) in open.places.iter_mut().zip(0..) {
+            for (replica, partition) in open.replicas.iter_mut().zip(0..) {
                 let group = map.group(open.redundancy, PartitionId(partition));
                 let is_mine = is_known && group.is_some_and(|group| has(group, me));
-                if let Some(gone) = place.take_if(|_| !is_mine) {
-                    lost.extend(gone.held.iter().map(|(_, id)| *id));
+                if let Some(gone) = replica.take_if(|_| !is_mine) {
+                    lost.extend(gone.deferred.iter().map(|(_, id)| *id));
                     if open.is_logged {
                         moved.push((open.id, PartitionId(partition)));
                     }
-                    if let Some(at) = gone.alarm {
-                        self.alarms.remove(&(at, (open.id, PartitionId(partition))));
+                    if let Some(at) = gone.timer {
+                        self.timers.remove(&(at, (open.id, PartitionId(partition))));
                     }
                 }
             }
@@ -538,11 +546,11 @@ impl OpenPartitions {
             }
         }
         let mut counts = (0, 0);
-        for place in self.datasets.iter().flat_map(|open| open.places.iter().flatten()) {
-            counts.0 += place.member.partition().record_count();
-            counts.1 += place.member.partition().leaked_orphans();
+        for replica in self.datasets.iter().flat_map(|open| open.replicas.iter().flatten()) {
+            counts.0 += replica.member.partition().record_count();
+            counts.1 += replica.member.partition().leaked_orphans();
         }
-        (self.records, self.abandoned) = counts;
+        (self.records, self.leaked_orphans) = counts;
         DroppedReplicas { lost, moved }
     }
 }
@@ -555,9 +563,9 @@ pub(crate) struct DroppedReplicas {
     pub(crate) moved: Vec<PlaceId>,
 }
 
-fn stir(stirred: &mut Vec<PlaceId>, place: &mut OpenReplica, id: PlaceId) {
-    if !std::mem::replace(&mut place.is_stirred, true) {
-        stirred.push(id);
+fn push_ready(ready: &mut Vec<PlaceId>, replica: &mut OpenReplica, id: PlaceId) {
+    if !std::mem::replace(&mut replica.is_ready, true) {
+        ready.push(id);
     }
 }
 

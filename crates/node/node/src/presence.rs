@@ -12,7 +12,7 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// How long a node that has taken over from another keeps open references of clients that it does
 /// not know: they may have been silent.
-const INHERITED_GRACE: Duration = Duration::from_secs(60);
+const RECOVERED_GRACE: Duration = Duration::from_secs(60);
 
 /// Connections by client. Pure: time comes in.
 #[derive(Debug, Default)]
@@ -54,8 +54,8 @@ impl ClientDepartures {
     }
 
     /// The same, with a longer time; not beside others.
-    fn inherit(&mut self, client: ClientId, now: Duration) {
-        self.0.push_back((now + INHERITED_GRACE, client));
+    fn recover(&mut self, client: ClientId, now: Duration) {
+        self.0.push_back((now + RECOVERED_GRACE, client));
     }
 
     /// When the first of them is taken for gone.
@@ -78,13 +78,13 @@ pub(crate) struct ClientConnections<C> {
     clients: HashMap<C, ClientId>,
     departures: ClientDepartures,
     /// Clients with open references here that were not seen since another node decided on them.
-    inherited: ClientDepartures,
+    recovered: ClientDepartures,
 }
 
 impl<C> Default for ClientConnections<C> {
     fn default() -> Self {
-        let (departures, inherited) = (ClientDepartures::default(), ClientDepartures::default());
-        Self { clients: HashMap::new(), departures, inherited }
+        let (departures, recovered) = (ClientDepartures::default(), ClientDepartures::default());
+        Self { clients: HashMap::new(), departures, recovered }
     }
 }
 
@@ -105,20 +105,20 @@ impl<C: Copy + Eq + Hash> ClientConnections<C> {
     }
 
     /// This node begins to decide on open references of these clients.
-    pub(crate) fn inherit(&mut self, mut clients: Vec<ClientId>, now: Duration) {
+    pub(crate) fn recover(&mut self, mut clients: Vec<ClientId>, now: Duration) {
         clients.sort_unstable();
         clients.dedup();
-        clients.into_iter().for_each(|client| self.inherited.inherit(client, now));
+        clients.into_iter().for_each(|client| self.recovered.recover(client, now));
     }
 
     /// The next client whose grace is over. It may be connected again.
     pub(crate) fn take_due(&mut self, now: Duration) -> Option<ClientId> {
-        self.departures.take(now).or_else(|| self.inherited.take(now))
+        self.departures.take(now).or_else(|| self.recovered.take(now))
     }
 
     /// When the next grace is over.
     pub(crate) fn next(&self) -> Option<Duration> {
-        self.departures.next().into_iter().chain(self.inherited.next()).min()
+        self.departures.next().into_iter().chain(self.recovered.next()).min()
     }
 }
 
@@ -143,19 +143,19 @@ mod tests {
     }
 
     #[test]
-    fn inherited_clients_have_a_longer_grace_and_are_named_once() {
+    fn recovered_clients_have_a_longer_grace_and_are_named_once() {
         let mut clients = ClientConnections::default();
         clients.opened('a', ClientId(1));
         assert_eq!((clients.closed('b'), clients.closed('a')), (None, Some(ClientId(1))));
         assert_eq!(clients.closed('a'), None);
         let now = Duration::from_secs(10);
-        clients.inherit(vec![ClientId(3), ClientId(2), ClientId(3)], now);
+        clients.recover(vec![ClientId(3), ClientId(2), ClientId(3)], now);
         clients.departs(ClientId(1), now);
         assert_eq!(clients.next(), Some(now + GRACE));
         assert_eq!(clients.take_due(now + GRACE), Some(ClientId(1)));
         assert_eq!(clients.take_due(now + GRACE), None);
-        assert_eq!(clients.next(), Some(now + INHERITED_GRACE));
-        let due = now + INHERITED_GRACE;
+        assert_eq!(clients.next(), Some(now + RECOVERED_GRACE));
+        let due = now + RECOVERED_GRACE;
         assert_eq!(clients.take_due(due), Some(ClientId(2)));
         assert_eq!(clients.take_due(due), Some(ClientId(3)));
         assert_eq!((clients.take_due(due), clients.next()), (None, None));

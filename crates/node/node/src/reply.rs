@@ -156,8 +156,12 @@ impl ReplyBuilder {
     }
 
     /// Ends the reply.
-    pub(crate) fn finish(mut self, lease_epoch: Epoch, grants: &[BlockRef]) -> ReplyBuffers {
-        self.encoder.set_lease_epoch(lease_epoch);
+    pub(crate) fn finish(
+        mut self,
+        name_space_generation: Epoch,
+        grants: &[BlockRef],
+    ) -> ReplyBuffers {
+        self.encoder.set_name_space_generation(name_space_generation);
         ReplyBuffers { body: self.encoder.finish(grants), pieces: self.pieces }
     }
 }

@@ -33,7 +33,7 @@ use crate::inbox::ShardInbox;
 use crate::membership::leader_loop::{self, LeaderLoop};
 use crate::membership::map_watch::NodeCredentials;
 use crate::membership::vote_sender::VoteSenders;
-use crate::membership::{CoordinatorAsk, KEEPER_QUEUE_LEN, NodeMembership, heartbeat, reports};
+use crate::membership::{CoordinatorAsk, LEADER_QUEUE_LEN, NodeMembership, heartbeat, reports};
 use crate::metrics_server::MetricsServer;
 use crate::partitions::OpenPartitions;
 use crate::robust_word::AliveWord;
@@ -71,8 +71,8 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
     stop.watch(loops.iter().map(EventLoop::waker).collect());
     let capacity = memory.usage().capacity;
     let (credentials, joined) = introduce(&config, key, &addresses, (capacity, flash.as_ref()))?;
-    let (keeper, asks) = match &config.coordinator.own {
-        Some(_) => Some(mpsc::sync_channel(KEEPER_QUEUE_LEN)).unzip(),
+    let (leader_loop, asks) = match &config.coordinator.own {
+        Some(_) => Some(mpsc::sync_channel(LEADER_QUEUE_LEN)).unzip(),
         None => (None, None),
     };
     let (worker, jobs) = mpsc::sync_channel(WORKER_QUEUE_LEN);
@@ -87,7 +87,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
         timing: config.timing,
         scrub_interval: config.scrub_interval,
         joined,
-        membership: NodeMembership::new(keeper, reachability),
+        membership: NodeMembership::new(leader_loop, reachability),
         target: Box::new(memory.clone()),
         worker: worker.clone(),
         notices,
@@ -105,15 +105,15 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
     tracing::info!(node = %config.node, process, ?addresses, "listening");
     events(NodeEvent::Listening { addresses });
     let begun = join_cluster(&config, credentials, &shared, asks);
-    let (keeper, ended) = match begun {
-        Ok(keeper) => (keeper, attend(&config, &notice, threads.len(), events)),
+    let (leader_loop, ended) = match begun {
+        Ok(leader_loop) => (leader_loop, attend(&config, &notice, threads.len(), events)),
         Err(error) => (None, Err(error)),
     };
     stop.stop();
     drop(scraped);
-    shared.membership.end_keeper();
+    shared.membership.end_leader_loop();
     // Before the shards: a node that follows this node's coordinator is to follow another at once.
-    keeper.map(JoinHandle::join);
+    leader_loop.map(JoinHandle::join);
     let ended = threads.into_iter().fold(ended, |ended, thread| ended.and(end_of(thread)));
     // The worker may be busy with its queue full; it looks at `stop` where it waits, and takes this next.
     let _ = worker.send(WorkerJob::End);
@@ -332,15 +332,15 @@ fn start_shards(
 }
 
 /// Makes this node part of the cluster, or begins to. The returned thread ends after
-/// [`NodeMembership::end_keeper`]; the other threads are not joined: they may be waiting for other
-/// nodes, and have nothing that matters.
+/// [`NodeMembership::end_leader_loop`]; the other threads are not joined: they may be waiting for
+/// other nodes, and have nothing that matters.
 fn join_cluster(
     config: &NodeConfig,
     credentials: NodeCredentials,
     shared: &Arc<NodeShared>,
     asks: Option<Asks>,
 ) -> Result<Option<JoinHandle<()>>> {
-    let mut keeper = None;
+    let mut leader_loop = None;
     if let (Some(own), Some(asks)) = (&config.coordinator.own, asks) {
         let store = store(config, own, (shared, &credentials))?;
         if config.node == NodeId::THIRD_VOTER {
@@ -363,7 +363,7 @@ fn join_cluster(
             told: Epoch(0),
         };
         let shared = Arc::clone(shared);
-        keeper = Some(spawn("leader-loop", move || body.run(&shared, &asks))?);
+        leader_loop = Some(spawn("leader-loop", move || body.run(&shared, &asks))?);
     }
     for address in &config.coordinator.others {
         heartbeat::start(shared, credentials.clone(), vec![address.parse()?]);
@@ -374,7 +374,7 @@ fn join_cluster(
     spawn("lock-recovery", move || lock_recovery::run(&sharer, &who))?;
     let shared = Arc::clone(shared);
     spawn("map-watch", move || credentials.follow(&shared))?;
-    Ok(keeper)
+    Ok(leader_loop)
 }
 
 /// A refusal of the coordinator to a node that keeps durable data may be due to those data: says

@@ -130,7 +130,7 @@ impl ShardService {
 
     fn reply_header(&self, refused: Option<ErrorKind>) -> ReplyHeader {
         let map_epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch());
-        ReplyHeader { refused, map_epoch, lease_epoch: Epoch(0) }
+        ReplyHeader { refused, map_epoch, name_space_generation: Epoch(0) }
     }
 
     fn take_buffers(&mut self) -> ReplyBuffers {
@@ -275,7 +275,7 @@ impl NodeService for ShardService {
         self.end_batch(out);
     }
 
-    fn alarm_at(&self) -> Option<Duration> {
+    fn timer_at(&self) -> Option<Duration> {
         let timers = [
             self.waiters.next(),
             self.clients.next(),
@@ -288,7 +288,7 @@ impl NodeService for ShardService {
         timers.into_iter().flatten().min()
     }
 
-    fn alarm(&mut self, out: &mut ReplySink) {
+    fn timer_due(&mut self, out: &mut ReplySink) {
         self.apply_submissions();
         self.see_off();
         self.see_off_lockers(out);

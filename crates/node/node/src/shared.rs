@@ -103,7 +103,7 @@ pub(crate) struct NodeShared {
     epoch: AtomicU64,
     spread: Mutex<MapSpread>,
     spread_changed: Condvar,
-    board: Mutex<HostLookup>,
+    lookup: Mutex<HostLookup>,
     /// A handle to the target, for its metrics; gone once the node has stopped, so that no late
     /// thread keeps its memory.
     target: Mutex<Option<Box<dyn Backend>>>,
@@ -167,7 +167,7 @@ impl NodeShared {
                 followers: HashMap::new(),
             }),
             spread_changed: Condvar::new(),
-            board: Mutex::new(HostLookup { arena, is_grouped: false }),
+            lookup: Mutex::new(HostLookup { arena, is_grouped: false }),
             target: Mutex::new(Some(parts.target)),
             worker: parts.worker,
             notices: parts.notices,
@@ -177,7 +177,7 @@ impl NodeShared {
     /// The leader has granted a lease until then.
     pub(crate) fn extend_lease(&self, until: Duration) {
         self.membership.extend_lease(until);
-        self.show_board(&lock(&self.board));
+        self.show_lookup(&lock(&self.lookup));
     }
 
     /// `map` says whether this node is in groups that have other members.
@@ -187,15 +187,15 @@ impl NodeShared {
         let is_mine = |member: &GroupMember| member.target == me;
         let is_grouped =
             groups.any(|group| group.members.len() > 1 && group.members.iter().any(is_mine));
-        let mut board = lock(&self.board);
-        board.is_grouped = is_grouped;
-        self.show_board(&board);
+        let mut lookup = lock(&self.lookup);
+        lookup.is_grouped = is_grouped;
+        self.show_lookup(&lookup);
     }
 
     /// Clients may look records up for themselves as long as nobody can have taken them over.
-    fn show_board(&self, board: &HostLookup) {
-        if let Some(arena) = board.arena.upgrade() {
-            arena.set_shown_until(board.is_grouped.then(|| self.membership.lease_until()));
+    fn show_lookup(&self, lookup: &HostLookup) {
+        if let Some(arena) = lookup.arena.upgrade() {
+            arena.set_shown_until(lookup.is_grouped.then(|| self.membership.lease_until()));
         }
     }
 
@@ -280,9 +280,9 @@ impl NodeShared {
         }
         match current {
             Some(before) => {
-                let news = MapDiff::new(before, &new);
-                tracing::info!(%epoch, %news, "cluster map");
-                if let Some(loss) = news.loss() {
+                let diff = MapDiff::new(before, &new);
+                tracing::info!(%epoch, news = %diff, "cluster map");
+                if let Some(loss) = diff.loss() {
                     tracing::warn!(%epoch, "{loss}");
                 }
             }

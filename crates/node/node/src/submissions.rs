@@ -12,7 +12,7 @@ use samite_placement::{ClusterMap, shard_of};
 use samite_types::{ClientId, Clock, DatasetId, Epoch, ShardId, SystemClock};
 use samite_wire::lookup::RecordId;
 use samite_wire::op::{Action, Guard, Operation, OperationRequest, TouchedRecords};
-use samite_wire::submission::LANE_BOXES;
+use samite_wire::submission::QUEUE_SLOTS;
 use smallvec::SmallVec;
 
 use crate::partitions::{ApplyContext, DatasetIndex, OpenPartitions};
@@ -20,7 +20,7 @@ use crate::submission_policy::{MapConditions, SubmissionClients, SubmissionPolic
 
 /// After so many entries the waiters on the node's core are served, also while others have
 /// submitted more than can wait.
-const POSTS_PER_TURN: u64 = 4 * LANE_BOXES as u64;
+const SUBMISSIONS_PER_TURN: u64 = 4 * QUEUE_SLOTS as u64;
 
 /// The table of one shard.
 pub(crate) struct ShardSubmissions {
@@ -108,14 +108,14 @@ impl ShardSubmissions {
         partitions: &mut OpenPartitions,
         (slot, map): (DatasetIndex, &ClusterMap),
         operation: &Operation<'_>,
-        course: &mut ApplyContext<'_>,
+        apply_context: &mut ApplyContext<'_>,
     ) -> AppliedOutcome {
         if !operation.is_mutation() {
-            return partitions.apply(slot, map, operation, course);
+            return partitions.apply(slot, map, operation, apply_context);
         }
-        let locks = self.make_way(partitions.dataset_id(slot), operation, partitions);
-        let outcome = partitions.apply(slot, map, operation, course);
-        self.let_pass(locks);
+        let locks = self.lock_changed(partitions.dataset_id(slot), operation, partitions);
+        let outcome = partitions.apply(slot, map, operation, apply_context);
+        self.unlock_all(locks);
         outcome
     }
 
@@ -123,23 +123,23 @@ impl ShardSubmissions {
     fn carry_out_all(&self, partitions: &mut OpenPartitions) -> u64 {
         let now = self.time_for(partitions);
         let mut operations = 0;
-        self.arena.take_submissions(self.shard, |turn, post| match turn {
-            LockTurn::Before => fetch_for(post, partitions),
-            LockTurn::Now => operations += self.carry_out(post, partitions, now),
+        self.arena.take_submissions(self.shard, |turn, entry| match turn {
+            LockTurn::Before => fetch_for(entry, partitions),
+            LockTurn::Now => operations += self.carry_out(entry, partitions, now),
         });
         operations
     }
 
     /// The time, if delegations have anything to do with the entries; else zero.
     fn time_for(&self, partitions: &OpenPartitions) -> Duration {
-        if self.policy.only().is_none() && !partitions.has_leases() {
+        if self.policy.only().is_none() && !partitions.has_delegations() {
             return Duration::ZERO;
         }
         SystemClock.monotonic()
     }
 
-    /// `operation` is to be applied soon: the memory at which [`ShardSubmissions::make_way`] looks
-    /// first is fetched meanwhile.
+    /// `operation` is to be applied soon: the memory at which [`ShardSubmissions::lock_changed`]
+    /// looks first is fetched meanwhile.
     pub(crate) fn expect(&self, dataset: DatasetId, operation: &Operation<'_>) {
         if let Some(key) = changed(operation).next() {
             let partition = operation.partition;
@@ -148,49 +148,49 @@ impl ShardSubmissions {
     }
 
     /// `operation` is next: entries about the records that it changes are carried out before, and
-    /// no more are submitted about them until [`ShardSubmissions::let_pass`].
-    fn make_way(
+    /// no more are submitted about them until [`ShardSubmissions::unlock_all`].
+    fn lock_changed(
         &self,
         dataset: DatasetId,
         operation: &Operation<'_>,
         partitions: &mut OpenPartitions,
     ) -> ExclusiveLocks {
-        let mut bars = ExclusiveLocks { barred: SmallVec::new(), reopens: false };
+        let mut locks = ExclusiveLocks { locked: SmallVec::new(), reopens: false };
         if self.policy.open_by() != Epoch(0) && forbids_others(operation) {
             self.arena.close_submissions(self.shard);
             self.carry_out_all(partitions);
-            bars.reopens = true;
+            locks.reopens = true;
         }
         let (partition, now) = (operation.partition, self.time_for(partitions));
         for key in changed(operation) {
             let record = RecordId { dataset, partition, key };
-            let bar = self.arena.lock_exclusive(self.shard, &record, |post| {
-                self.carry_out(post, partitions, now);
+            let lock = self.arena.lock_exclusive(self.shard, &record, |entry| {
+                self.carry_out(entry, partitions, now);
             });
-            bars.reopens |= bar.has_closed();
-            bars.barred.push(bar);
+            locks.reopens |= lock.has_closed();
+            locks.locked.push(lock);
         }
-        bars
+        locks
     }
 
     /// An operation for which way was made has been applied.
-    fn let_pass(&self, bars: ExclusiveLocks) {
-        for bar in bars.barred {
-            self.arena.unlock_exclusive(self.shard, bar);
+    fn unlock_all(&self, locks: ExclusiveLocks) {
+        for lock in locks.locked {
+            self.arena.unlock_exclusive(self.shard, lock);
         }
-        if bars.reopens && self.policy.open_by() != Epoch(0) {
+        if locks.reopens && self.policy.open_by() != Epoch(0) {
             self.arena.open_submissions(self.shard, self.policy.open_by(), self.policy.only());
         }
     }
 
     fn carry_out(
         &self,
-        post: &SubmissionEntry,
+        entry: &SubmissionEntry,
         partitions: &mut OpenPartitions,
         now: Duration,
     ) -> u64 {
         let mut operation = Operation::default();
-        let contents = post.contents();
+        let contents = entry.contents();
         let client = contents.map(|contents| contents.label.client);
         let header = contents.and_then(|contents| {
             OperationRequest::decode_one(contents.body, contents.payload, &mut operation).ok()
@@ -200,12 +200,12 @@ impl ShardSubmissions {
         let (Some(header), Some(client), Some(map), true) =
             (header, client, self.map.as_deref(), is_here)
         else {
-            tracing::error!(shard = %self.shard, ?client, "a client posted what is no operation here");
-            self.arena.submission_done(self.shard, post);
+            tracing::error!(shard = %self.shard, ?client, "a client submitted no operation of this shard");
+            self.arena.submission_done(self.shard, entry);
             return 0;
         };
         operation.actions.retain(|action| match *action {
-            Action::Hold { token, .. } => self.arena.keeps_reference(self.shard, post, token),
+            Action::Hold { token, .. } => self.arena.keeps_reference(self.shard, entry, token),
             _ => true,
         });
         let id = (header.dataset, operation.partition);
@@ -213,18 +213,21 @@ impl ShardSubmissions {
             // The client took care that it would be done.
             Some(Ok(())) => {}
             Some(Err(kind)) => {
-                tracing::error!(%client, ?id, ?kind, ?operation, "carry out what was posted");
+                tracing::error!(%client, ?id, ?kind, ?operation, "carry out a submission");
             }
-            None => tracing::error!(%client, ?id, "posted to a partition that is not here alone"),
+            None => {
+                tracing::error!(%client, ?id, "submitted to a partition that is not here alone")
+            }
         }
-        self.arena.submission_done(self.shard, post);
+        self.arena.submission_done(self.shard, entry);
         1
     }
 }
 
-/// The record that `post` is about is fetched, while something else is done.
-fn fetch_for(post: &SubmissionEntry, partitions: &mut OpenPartitions) {
-    let about = post.contents().and_then(|contents| OperationRequest::first_guarded(contents.body));
+/// The record that `entry` is about is fetched, while something else is done.
+fn fetch_for(entry: &SubmissionEntry, partitions: &mut OpenPartitions) {
+    let about =
+        entry.contents().and_then(|contents| OperationRequest::first_guarded(contents.body));
     if let Some(about) = about.filter(|about| about.is_there) {
         partitions.fetch((about.dataset, about.partition), about.key);
     }
@@ -233,14 +236,14 @@ fn fetch_for(post: &SubmissionEntry, partitions: &mut OpenPartitions) {
 /// The lock that clients respect until an operation is applied.
 #[must_use = "clients wait for it to be given back"]
 struct ExclusiveLocks {
-    barred: SmallVec<[ExclusiveLock; 4]>,
+    locked: SmallVec<[ExclusiveLock; 4]>,
     reopens: bool,
 }
 
 /// Whether the waiters on the node's core are to be served, when so much was carried out since the
 /// last time.
 fn is_turn(since: u64, is_behind: impl FnOnce() -> bool) -> bool {
-    since >= POSTS_PER_TURN || since > 0 && !is_behind()
+    since >= SUBMISSIONS_PER_TURN || since > 0 && !is_behind()
 }
 
 /// Whether the changes of an operation forbid others, on records that it does not name: those for
@@ -271,13 +274,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_has_a_turn_before_long_however_much_others_post() {
+    fn core_waiters_are_served_however_much_others_submit() {
         for (since, is_behind, is_due) in [
             (0, false, false),
             (1, false, true),
             (1, true, false),
-            (POSTS_PER_TURN - 1, true, false),
-            (POSTS_PER_TURN, true, true),
+            (SUBMISSIONS_PER_TURN - 1, true, false),
+            (SUBMISSIONS_PER_TURN, true, true),
         ] {
             assert_eq!(is_turn(since, || is_behind), is_due, "{since} {is_behind}");
         }

@@ -105,21 +105,21 @@ fn many_connections_and_shards_count_right() {
 }
 
 #[test]
-fn leases_are_raised_and_enforced() {
+fn name_space_generations_are_raised_and_enforced() {
     let cluster = cluster(1, 1);
     let mut raw = Raw::connect(&cluster, 0, TCP);
     let dataset = raw.create("d", BackendKind::Memory);
     let p = raw.partition(0, 1);
     let raise = Operation::new(p, [Action::RaiseLease { epoch: Epoch(5) }]);
     let answer = raw.send(dataset, vec![raise]);
-    assert_eq!(answer.lease_epoch, Epoch(5));
+    assert_eq!(answer.name_space_generation, Epoch(5));
     let mut header = raw.header(dataset);
-    header.lease_epoch = Epoch(4);
+    header.name_space_generation = Epoch(4);
     let get = [Operation::get(p, b"k")];
     let answer = raw.try_send(&header, &get).unwrap();
-    assert_eq!(answer.lease_epoch, Epoch(5));
+    assert_eq!(answer.name_space_generation, Epoch(5));
     assert_eq!(answer.only().failure(), ErrorKind::StaleLease);
-    header.lease_epoch = Epoch(5);
+    header.name_space_generation = Epoch(5);
     assert_eq!(raw.try_send(&header, &get).unwrap().only().failure(), ErrorKind::NotFound);
 }
 

@@ -48,7 +48,7 @@ fn read_soon(raw: &Raw, dataset: DatasetId, p: PartitionId, key: &[u8]) -> Ended
 }
 
 #[test]
-fn a_member_answers_once_the_primary_has_lent_it_that() {
+fn a_member_answers_once_the_primary_has_granted_it_reads() {
     for (copies, transport) in [(2, UNIX), (3, SHM)] {
         let cluster = cluster(3, 2);
         let mut raw = Raw::connect(&cluster, 0, UNIX);

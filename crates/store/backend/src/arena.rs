@@ -26,7 +26,7 @@ use samite_types::{ClientId, Epoch, Error, ErrorKind, Result, ShardId, Version};
 use samite_wire::arena::ArenaLayout;
 use samite_wire::limits::BLOCK_LEN;
 use samite_wire::lookup::{ALIVE_OFFSET, RecordId, VALID_ALWAYS};
-use samite_wire::submission::{BOX_LEN, BOXES};
+use samite_wire::submission::{QUEUE_SLOT_LEN, TABLE_SLOTS};
 
 use crate::quota::{QuotaLimit, TargetQuota};
 pub use extent::ArenaExtent;
@@ -41,14 +41,14 @@ use submission_queues::{LockConflict, SubmissionQueues};
 pub(crate) const BLOCK_CHARGE: u64 = BLOCK_LEN as u64;
 
 /// Bytes that the changes in all slots of a shard's submission queues take at most, about.
-const POSTS_CHARGE: u64 = (BOXES * 2 * BOX_LEN) as u64;
+const SUBMISSIONS_CHARGE: u64 = (TABLE_SLOTS * 2 * QUEUE_SLOT_LEN) as u64;
 
 /// Least capacity of an arena, in bytes.
 pub const CAPACITY_MIN: u64 = 1 << 20;
 
 /// Of [`Arena::lock_exclusive`].
 #[derive(Debug)]
-#[must_use = "clients cannot post about the record until it is given back"]
+#[must_use = "clients cannot submit about the record until it is given back"]
 pub struct ExclusiveLock(LockConflict);
 
 impl ExclusiveLock {
@@ -66,8 +66,8 @@ pub struct Arena {
     layout: ArenaLayout,
     quota: TargetQuota,
     free: Mutex<FreeBlocks>,
-    board: LookupTable,
-    posts: SubmissionQueues,
+    lookup_table: LookupTable,
+    submission_queues: SubmissionQueues,
     populator: ArenaPopulator,
     /// See [`Arena::next_round`].
     round: AtomicU16,
@@ -102,16 +102,16 @@ impl Arena {
             .map_err(|_| refuse("too many blocks".into()))?;
         let layout = ArenaLayout::new(blocks, shards).map_err(|error| refuse(error.to_string()))?;
         let mapping = Arc::new(ArenaMapping::create(&layout)?);
-        let board = LookupTable::new(Arc::clone(&mapping), &layout);
-        let posts = SubmissionQueues::new(Arc::clone(&mapping), &layout);
+        let lookup_table = LookupTable::new(Arc::clone(&mapping), &layout);
+        let submission_queues = SubmissionQueues::new(Arc::clone(&mapping), &layout);
         let populator = ArenaPopulator::start(Arc::clone(&mapping), &layout);
         Ok(Arc::new(Self {
             mapping,
             layout,
             quota: TargetQuota::new(capacity_bytes),
             free: Mutex::default(),
-            board,
-            posts,
+            lookup_table,
+            submission_queues,
             populator,
             round: AtomicU16::new(1),
         }))
@@ -138,87 +138,87 @@ impl Arena {
         total_len: u32,
         value: &[u8],
     ) {
-        self.board.publish(id, version, total_len, value);
+        self.lookup_table.publish(id, version, total_len, value);
     }
 
     /// Prefetch: a record will be retracted or published, a few look-ups later.
     pub fn expect(&self, id: &RecordId<'_>) {
-        self.board.expect(self.layout.lookup_part(id.partition), id.hash());
+        self.lookup_table.expect(self.layout.lookup_part(id.partition), id.hash());
     }
 
     /// The same, after that and before other work.
     pub(crate) fn expect_soon(&self, id: &RecordId<'_>) {
-        self.board.expect_slot(self.layout.lookup_part(id.partition), id.hash());
+        self.lookup_table.expect_slot(self.layout.lookup_part(id.partition), id.hash());
     }
 
     /// Inserts a record that has come into being in the index.
     pub(crate) fn insert_name(&self, id: &RecordId<'_>) {
-        self.board.insert_name(id);
+        self.lookup_table.insert_name(id);
     }
 
     /// Removes a record that exists no more: it is neither published nor in the index.
     pub(crate) fn remove_name(&self, id: &RecordId<'_>) {
-        self.board.remove_name(id);
+        self.lookup_table.remove_name(id);
     }
 
     /// Retracts a record that is about to change.
     pub(crate) fn retract(&self, id: &RecordId<'_>) {
-        self.board.retract(id);
+        self.lookup_table.retract(id);
     }
 
     /// Retracts all records: some of them are not this node's to speak for any more.
     pub fn retract_all(&self) {
-        self.board.wipe();
+        self.lookup_table.wipe();
     }
 
     /// Clients of this host that serve by the cluster map of `epoch`, or `only` one of them (the
     /// sole delegation holder), may [submit](samite_wire::submission) to a shard from now on. Until
     /// now nobody might, or the same.
     pub fn open_submissions(&self, shard: ShardId, epoch: Epoch, only: Option<ClientId>) {
-        self.posts.open(u32::from(shard.get()), epoch, only);
+        self.submission_queues.open(u32::from(shard.get()), epoch, only);
     }
 
     /// No client may submit to a shard from now on. Entries that were submitted before wait for
     /// [`Arena::take_submissions`].
     pub fn close_submissions(&self, shard: ShardId) {
-        self.posts.close(u32::from(shard.get()));
+        self.submission_queues.close(u32::from(shard.get()));
     }
 
     /// Whether anything may have been submitted to a shard.
     #[must_use]
     pub fn has_submissions(&self, shard: ShardId) -> bool {
-        self.posts.is_pending(u32::from(shard.get()))
+        self.submission_queues.is_pending(u32::from(shard.get()))
     }
 
     /// Whether more was submitted to a shard than can wait for the waiters on its core.
     #[must_use]
     pub fn is_behind(&self, shard: ShardId) -> bool {
-        self.posts.is_behind(u32::from(shard.get()))
+        self.submission_queues.is_behind(u32::from(shard.get()))
     }
 
     /// Gives `visit` all entries that were submitted to a shard before this call, each twice:
     /// before the one before it is carried out, and when it is to be carried out itself, and then
     /// [`Arena::submission_done`].
     pub fn take_submissions(&self, shard: ShardId, visit: impl FnMut(LockTurn, &SubmissionEntry)) {
-        self.posts.take_pending(u32::from(shard.get()), &self.board, visit);
+        self.submission_queues.take_pending(u32::from(shard.get()), &self.lookup_table, visit);
     }
 
     /// Wakes clients that wait until there is room for what they submit to a shard, if there is.
     /// Returns which of them wait on this thread's core.
     pub fn wake_posters(&self, shard: ShardId) -> CoreWaiters {
-        self.posts.wake_core_waiters(u32::from(shard.get()))
+        self.submission_queues.wake_core_waiters(u32::from(shard.get()))
     }
 
     /// This entry is next, and takes an open reference under `token`: whether that is still wanted.
     /// An open reference that has ended already is not taken.
     #[must_use]
-    pub fn keeps_reference(&self, shard: ShardId, post: &SubmissionEntry, token: u64) -> bool {
-        self.posts.keeps_reference(u32::from(shard.get()), post, token)
+    pub fn keeps_reference(&self, shard: ShardId, entry: &SubmissionEntry, token: u64) -> bool {
+        self.submission_queues.keeps_reference(u32::from(shard.get()), entry, token)
     }
 
     /// It was carried out.
-    pub fn submission_done(&self, shard: ShardId, post: &SubmissionEntry) {
-        self.posts.done(u32::from(shard.get()), post);
+    pub fn submission_done(&self, shard: ShardId, entry: &SubmissionEntry) {
+        self.submission_queues.done(u32::from(shard.get()), entry);
     }
 
     /// A record of a shard is about to be changed: locks its record lock word for exclusive change,
@@ -231,19 +231,23 @@ impl Arena {
         id: &RecordId<'_>,
         visit: impl FnMut(&SubmissionEntry),
     ) -> ExclusiveLock {
-        ExclusiveLock(self.posts.lock_exclusive(u32::from(shard.get()), id.hash(), visit))
+        ExclusiveLock(self.submission_queues.lock_exclusive(
+            u32::from(shard.get()),
+            id.hash(),
+            visit,
+        ))
     }
 
     /// A record has been changed: clients may submit changes of it again.
-    pub fn unlock_exclusive(&self, shard: ShardId, bar: ExclusiveLock) {
-        if let LockConflict::Claim(claim) = bar.0 {
-            self.posts.unlock_exclusive(u32::from(shard.get()), claim);
+    pub fn unlock_exclusive(&self, shard: ShardId, lock: ExclusiveLock) {
+        if let LockConflict::Word(lock_word) = lock.0 {
+            self.submission_queues.unlock_exclusive(u32::from(shard.get()), lock_word);
         }
     }
 
     /// Frees what a client that is gone was about to submit to a shard, where nothing is pending.
     pub fn drop_poster(&self, shard: ShardId, client: ClientId) {
-        self.posts.drop_client(u32::from(shard.get()), client);
+        self.submission_queues.drop_client(u32::from(shard.get()), client);
     }
 
     /// Records are published to clients until `until` on the monotonic clock of this host, which is
@@ -251,13 +255,13 @@ impl Arena {
     /// time that is over already, clients see none.
     pub fn set_shown_until(&self, until: Option<Duration>) {
         let nanos = until.map(|until| u64::try_from(until.as_nanos()).unwrap_or(VALID_ALWAYS));
-        self.board.set_valid_until(nanos.unwrap_or(VALID_ALWAYS));
+        self.lookup_table.set_valid_until(nanos.unwrap_or(VALID_ALWAYS));
     }
 
     /// From now on records are published only to clients with name-space generation `epoch` or a
     /// newer one.
     pub(crate) fn require_lease(&self, epoch: Epoch) {
-        self.board.require_lease(epoch);
+        self.lookup_table.require_lease(epoch);
     }
 
     /// The word that tells clients of this host whether the node lives: see
@@ -268,7 +272,7 @@ impl Arena {
     }
 
     /// Begins a new round: values that were verified in an earlier one are verified again by the
-    /// next [`RecordStore::read_lent`](crate::RecordStore::read_lent).
+    /// next [`RecordStore::read_in_place`](crate::RecordStore::read_in_place).
     pub fn next_round(&self) {
         let next = self.round().checked_add(1).unwrap_or(1);
         self.round.store(next, Ordering::Relaxed);
@@ -314,7 +318,7 @@ impl Arena {
     /// Whether there is room for as much as clients can submit.
     #[must_use]
     pub fn has_submission_room(&self) -> bool {
-        self.quota.free() >= self.layout.shards() as u64 * POSTS_CHARGE
+        self.quota.free() >= self.layout.shards() as u64 * SUBMISSIONS_CHARGE
     }
 
     /// A whole block, which has been charged.

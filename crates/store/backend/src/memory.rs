@@ -213,7 +213,7 @@ impl RecordStore for MemoryStore {
         self.with_value(key, |value| value.look(offset, len, see))
     }
 
-    fn read_lent(
+    fn read_in_place(
         &self,
         key: &[u8],
         offset: u32,

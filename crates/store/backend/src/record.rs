@@ -272,7 +272,7 @@ pub trait RecordStore: Send {
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    fn read_lent(
+    fn read_in_place(
         &self,
         key: &[u8],
         offset: u32,

@@ -18,14 +18,14 @@ fn store() -> (Box<dyn RecordStore>, Arc<Arena>) {
 }
 
 /// The value that a reader gets: `None` when it is told of damage.
-fn read(store: &dyn RecordStore, offset: u32, len: u32, lent: bool) -> Option<Vec<u8>> {
+fn read(store: &dyn RecordStore, offset: u32, len: u32, in_place: bool) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut out = |piece: ValuePiece| piece.append_to(&mut bytes);
-    let found = match lent {
-        true => store.read_lent(KEY, offset, len, &mut out),
+    let found = match in_place {
+        true => store.read_in_place(KEY, offset, len, &mut out),
         false => store.read(KEY, offset, len, &mut out),
     };
-    if !lent {
+    if !in_place {
         let looked = store.look(KEY, offset, len, &mut |_| {});
         assert_eq!(looked.is_ok(), found.is_ok(), "damage is told of by all or none");
     }
@@ -139,7 +139,8 @@ fn op() -> impl Strategy<Value = Op> {
         at.clone().prop_map(Op::Truncate),
         Just(Op::Scrub),
         any::<u64>().prop_map(Op::Rot),
-        (at, 0..70_000u32, any::<bool>()).prop_map(|(at, len, lent)| Op::Read(at, len, lent)),
+        (at, 0..70_000u32, any::<bool>())
+            .prop_map(|(at, len, in_place)| Op::Read(at, len, in_place)),
     ]
 }
 
@@ -209,11 +210,11 @@ fn step(store: &mut dyn RecordStore, arena: &Arc<Arena>, model: &mut Model, op: 
                 model.is_rotten |= store.rot(KEY, random);
             }
         }
-        Op::Read(at, len, lent) => {
+        Op::Read(at, len, in_place) => {
             arena.next_round();
             let end = model.value.len().min(at as usize + len as usize);
             let right = &model.value[end.min(at as usize)..end];
-            match read(store, at, len, lent) {
+            match read(store, at, len, in_place) {
                 Some(found) => assert!(found == right, "wrong bytes"),
                 None => assert!(model.is_rotten, "told of damage that is none"),
             }

@@ -199,48 +199,51 @@ mod tests {
     #[test]
     fn it_begins_when_all_good_members_have_given_what_it_lacks() {
         let view = view(3, &[(2, MemberConsistency::Good), (3, MemberConsistency::NeedsResync)]);
-        let mut elect = CatchingUpPrimary::new(&view, None, at(0));
-        assert!(elect.settled(Position(5)).is_none());
-        assert_eq!(elect.due(ME, Position(5), &TIMES, at(0)).asked.as_slice(), [OTHER]);
-        assert!(elect.due(ME, Position(5), &TIMES, at(1)).asked.is_empty(), "asked just now");
-        assert!(!elect.tail_ends(TargetId(3), Position(9), (Position(5), at(2))), "not a good one");
-        assert!(elect.tail_ends(OTHER, Position(7), (Position(6), at(2))));
-        let tasks = elect.due(ME, Position(6), &TIMES, at(2));
+        let mut catching_up = CatchingUpPrimary::new(&view, None, at(0));
+        assert!(catching_up.settled(Position(5)).is_none());
+        assert_eq!(catching_up.due(ME, Position(5), &TIMES, at(0)).asked.as_slice(), [OTHER]);
+        assert!(catching_up.due(ME, Position(5), &TIMES, at(1)).asked.is_empty(), "asked just now");
+        assert!(
+            !catching_up.tail_ends(TargetId(3), Position(9), (Position(5), at(2))),
+            "not a good one"
+        );
+        assert!(catching_up.tail_ends(OTHER, Position(7), (Position(6), at(2))));
+        let tasks = catching_up.due(ME, Position(6), &TIMES, at(2));
         assert_eq!(tasks.asked.as_slice(), [OTHER], "for the rest");
-        let settled = elect.settled(Position(7)).expect("it has all");
+        let settled = catching_up.settled(Position(7)).expect("it has all");
         assert_eq!(settled.1.as_slice(), [(OTHER, Position(7))]);
-        assert_eq!(elect.next(Position(7), TIMES.report_again), None);
+        assert_eq!(catching_up.next(Position(7), TIMES.report_again), None);
     }
 
     #[test]
     fn silent_members_are_reported_again_and_again_also_by_newer_maps() {
         let first = view(3, &[(2, MemberConsistency::Good)]);
-        let mut elect = CatchingUpPrimary::new(&first, None, at(0));
-        let missed = |elect: &mut CatchingUpPrimary, now| {
-            elect.due(ME, Position(5), &TIMES, now).missed.to_vec()
+        let mut catching_up = CatchingUpPrimary::new(&first, None, at(0));
+        let missed = |catching_up: &mut CatchingUpPrimary, now| {
+            catching_up.due(ME, Position(5), &TIMES, now).missed.to_vec()
         };
-        assert!(missed(&mut elect, TIMES.missed - at(1)).is_empty());
-        assert_eq!(missed(&mut elect, TIMES.missed), [(OTHER, ErrorKind::Timeout)]);
-        let mut elect = CatchingUpPrimary::new(&first, Some(&elect), TIMES.missed);
-        assert!(missed(&mut elect, TIMES.missed).is_empty(), "just now");
+        assert!(missed(&mut catching_up, TIMES.missed - at(1)).is_empty());
+        assert_eq!(missed(&mut catching_up, TIMES.missed), [(OTHER, ErrorKind::Timeout)]);
+        let mut catching_up = CatchingUpPrimary::new(&first, Some(&catching_up), TIMES.missed);
+        assert!(missed(&mut catching_up, TIMES.missed).is_empty(), "just now");
         let again = TIMES.missed + TIMES.report_again;
-        assert!(!elect.unheard(OTHER, Position(5), (again - at(1), TIMES.report_again)));
-        assert!(elect.unheard(OTHER, Position(5), (again, TIMES.report_again)));
+        assert!(!catching_up.unheard(OTHER, Position(5), (again - at(1), TIMES.report_again)));
+        assert!(catching_up.unheard(OTHER, Position(5), (again, TIMES.report_again)));
         let next_term = view(4, &[(2, MemberConsistency::Good)]);
-        let mut elect = CatchingUpPrimary::new(&next_term, Some(&elect), again);
-        assert!(missed(&mut elect, again).is_empty(), "it has not been asked for long");
+        let mut catching_up = CatchingUpPrimary::new(&next_term, Some(&catching_up), again);
+        assert!(missed(&mut catching_up, again).is_empty(), "it has not been asked for long");
     }
 
     #[test]
     fn a_member_that_cannot_apply_entries_leads_only_alone() {
         let two = view(3, &[(2, MemberConsistency::Good)]);
-        let mut elect = CatchingUpPrimary::new(&two, None, at(0));
-        elect.tail_ends(OTHER, Position(5), (Position(5), at(0)));
-        elect.fail(at(1), TIMES.report_again);
-        assert!(elect.has_failed() && elect.settled(Position(5)).is_none());
-        let tasks = elect.due(ME, Position(5), &TIMES, at(1000));
+        let mut catching_up = CatchingUpPrimary::new(&two, None, at(0));
+        catching_up.tail_ends(OTHER, Position(5), (Position(5), at(0)));
+        catching_up.fail(at(1), TIMES.report_again);
+        assert!(catching_up.has_failed() && catching_up.settled(Position(5)).is_none());
+        let tasks = catching_up.due(ME, Position(5), &TIMES, at(1000));
         assert_eq!(tasks.missed.as_slice(), [(ME, ErrorKind::Corrupt)]);
-        let alone = CatchingUpPrimary::new(&view(3, &[]), Some(&elect), at(1000));
+        let alone = CatchingUpPrimary::new(&view(3, &[]), Some(&catching_up), at(1000));
         assert!(alone.settled(Position(5)).is_some());
     }
 }

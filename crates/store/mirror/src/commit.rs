@@ -21,7 +21,7 @@ pub(crate) const NO_ENTRY: Position = Position(0);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CommitPosition {
     /// Which time that this member was primary.
-    pub(crate) reign: u32,
+    pub(crate) reign_number: u32,
     /// The last entry that the reply has seen.
     pub position: Position,
 }

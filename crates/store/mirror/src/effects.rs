@@ -91,7 +91,7 @@ pub(crate) struct MirrorEffects {
     committed: bool,
     leads: bool,
     deposed: bool,
-    news: SmallVec<[MirrorEffect; 2]>,
+    urgent: SmallVec<[MirrorEffect; 2]>,
     /// Results of repairs of records.
     records: VecDeque<MirrorEffect>,
 }
@@ -139,18 +139,18 @@ impl MirrorEffects {
         self.committed = false;
         self.acknowledged = None;
         self.packets.clear();
-        self.news.clear();
+        self.urgent.clear();
     }
 
     /// Results of a record's repair; bounded by the number of records that may be damaged, and of
     /// those that one message mends.
-    pub(crate) fn record(&mut self, news: MirrorEffect) {
-        self.records.push_back(news);
+    pub(crate) fn record(&mut self, effect: MirrorEffect) {
+        self.records.push_back(effect);
     }
 
     /// A change of a member's state; bounded by the number of members.
-    pub(crate) fn news(&mut self, news: MirrorEffect) {
-        self.news.push(news);
+    pub(crate) fn report(&mut self, effect: MirrorEffect) {
+        self.urgent.push(effect);
     }
 
     pub(crate) fn next(&mut self, envelope: &PeerEnvelope) -> Option<MirrorEffect> {
@@ -173,6 +173,6 @@ impl MirrorEffects {
         if std::mem::take(&mut self.deposed) {
             return Some(MirrorEffect::Deposed);
         }
-        self.news.pop().or_else(|| self.records.pop_front())
+        self.urgent.pop().or_else(|| self.records.pop_front())
     }
 }

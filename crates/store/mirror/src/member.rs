@@ -58,7 +58,7 @@ pub struct MirroredPartition {
     is_group: bool,
     role: MemberRole,
     /// Counts the times that this member has become primary.
-    reign: u32,
+    reign_number: u32,
     /// Where the log stands here.
     at: LogPoint,
     /// The records and `at` belong together; else this member has to be brought up to date.
@@ -68,7 +68,7 @@ pub struct MirroredPartition {
     /// See [`GroupView::is_lost`].
     is_lost: bool,
     /// A primary may have granted delegations.
-    lends: bool,
+    grants_delegations: bool,
     /// The primary that this member follows.
     primary: TargetId,
     log: EntryLog,
@@ -103,12 +103,12 @@ impl MirroredPartition {
             term: Term(0),
             is_group: true,
             role: MemberRole::Out,
-            reign: 0,
+            reign_number: 0,
             at: LogPoint::default(),
             is_fit: true,
             is_doubtful: false,
             is_lost: false,
-            lends: false,
+            grants_delegations: false,
             primary: TargetId(0),
             log: EntryLog::default(),
             checkpoint: None,
@@ -144,9 +144,9 @@ impl MirroredPartition {
     /// Where its log stands, as a write-ahead log and its checkpoint gave it back; before the first
     /// [`MirroredPartition::configure`].
     #[must_use]
-    pub const fn recovered(mut self, at: LogPoint, lends: bool) -> Self {
+    pub const fn recovered(mut self, at: LogPoint, grants_delegations: bool) -> Self {
         self.at = at;
-        self.lends = lends;
+        self.grants_delegations = grants_delegations;
         self
     }
 
@@ -190,7 +190,7 @@ impl MirroredPartition {
     /// others have.
     #[must_use]
     pub const fn is_catching_up(&self) -> bool {
-        matches!(self.role, MemberRole::Elect(_))
+        matches!(self.role, MemberRole::CatchingUp(_))
     }
 
     /// Whether it decides on the order of operations.
@@ -201,8 +201,8 @@ impl MirroredPartition {
 
     /// Whether delegations may be out, of this primary or one before it.
     #[must_use]
-    pub const fn lends(&self) -> bool {
-        self.lends
+    pub const fn grants_delegations(&self) -> bool {
+        self.grants_delegations
     }
 
     /// Whether it is alone in its group and nothing is logged: then an operation is applied, and
@@ -281,11 +281,11 @@ impl MirroredPartition {
     fn depose(&mut self) {
         match self.role {
             MemberRole::Out | MemberRole::Secondary => return,
-            MemberRole::Elect(_) => return self.role = MemberRole::Out,
+            MemberRole::CatchingUp(_) => return self.role = MemberRole::Out,
             MemberRole::Primary(_) => self.role = MemberRole::Out,
         }
         // Replies that wait are lost, also when this member answers reads later.
-        self.reign += 1;
+        self.reign_number += 1;
         self.reads.deposed();
         self.partition.set_follows(true);
         self.partition.set_notes_touched(false);
@@ -316,7 +316,7 @@ impl MirroredPartition {
             MemberRole::Secondary if self.rules.reads_anywhere && !operation.is_mutation() => {
                 (self.partition.apply(client, context, operation, grants), None)
             }
-            MemberRole::Elect(_) => (refused(ErrorKind::Unavailable), None),
+            MemberRole::CatchingUp(_) => (refused(ErrorKind::Unavailable), None),
             _ if self.may_read(operation) => self.read(client, context, operation, at),
             _ => (refused(ErrorKind::StaleMap), None),
         }
@@ -349,14 +349,14 @@ impl MirroredPartition {
 
     /// The status of a commit position.
     #[must_use]
-    pub fn commit_status(&self, ticket: CommitPosition) -> CommitStatus {
+    pub fn commit_status(&self, commit_position: CommitPosition) -> CommitStatus {
         let committed = match &self.role {
             MemberRole::Primary(primary) => primary.committed,
             MemberRole::Secondary => self.reads.committed(self.term),
-            MemberRole::Out | MemberRole::Elect(_) => return CommitStatus::Lost,
+            MemberRole::Out | MemberRole::CatchingUp(_) => return CommitStatus::Lost,
         };
-        match ticket.position <= committed {
-            _ if ticket.reign != self.reign => CommitStatus::Lost,
+        match commit_position.position <= committed {
+            _ if commit_position.reign_number != self.reign_number => CommitStatus::Lost,
             true => CommitStatus::Committed,
             false => CommitStatus::Waiting,
         }
@@ -447,7 +447,7 @@ impl fmt::Debug for MirroredPartition {
         let role = match self.role {
             MemberRole::Out => "out",
             MemberRole::Secondary => "secondary",
-            MemberRole::Elect(_) => "elect",
+            MemberRole::CatchingUp(_) => "elect",
             MemberRole::Primary(_) => "primary",
         };
         let Self { dataset, id, me, term, at, .. } = self;

@@ -10,10 +10,15 @@ use samite_wire::FieldDecoder;
 use samite_wire::peer::LogPoint;
 
 /// Appends the state of a member whose log stands at `at`.
-pub(crate) fn export(partition: &Partition, at: LogPoint, lends: bool, out: &mut Vec<u8>) {
+pub(crate) fn export(
+    partition: &Partition,
+    at: LogPoint,
+    grants_delegations: bool,
+    out: &mut Vec<u8>,
+) {
     out.extend_from_slice(&u64::from(at.term.get()).to_le_bytes());
     out.extend_from_slice(&at.position.get().to_le_bytes());
-    out.push(u8::from(lends));
+    out.push(u8::from(grants_delegations));
     partition.export_state(out);
 }
 
@@ -26,8 +31,8 @@ pub(crate) fn import(partition: &mut Partition, state: &[u8]) -> Result<(LogPoin
     let mut decoder = FieldDecoder::new(state);
     let term = decoder.u64("term")?;
     let position = Position(decoder.u64("position")?);
-    let lends = decoder.u8("lending")? != 0;
+    let grants_delegations = decoder.u8("lending")? != 0;
     let term = Term(u32::try_from(term).map_err(|_| ErrorKind::Corrupt)?);
     partition.import_state(decoder.rest())?;
-    Ok((LogPoint { term, position, version: partition.version() }, lends))
+    Ok((LogPoint { term, position, version: partition.version() }, grants_delegations))
 }

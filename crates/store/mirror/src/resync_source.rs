@@ -137,18 +137,19 @@ impl ResyncSource {
     }
 
     /// The next step, of about `len_max` bytes, which is sent `now`. The one before is answered.
-    /// `at` and `lends`: where the log stands here, and whether delegations may be out.
+    /// `at` and `grants_delegations`: where the log stands here, and whether delegations may be
+    /// out.
     ///
     /// # Errors
     /// Errors of the store; the try is over.
     pub(crate) fn next(
         &mut self,
         partition: &Partition,
-        (at, lends): (LogPoint, bool),
+        (at, grants_delegations): (LogPoint, bool),
         len_max: usize,
         now: Duration,
     ) -> Result<EncodedStep> {
-        let step = self.encode(partition, (at, lends), len_max)?;
+        let step = self.encode(partition, (at, grants_delegations), len_max)?;
         self.sent = Some(SentStep { step: step.clone(), at: now, times: 1 });
         Ok(step)
     }
@@ -156,7 +157,7 @@ impl ResyncSource {
     fn encode(
         &mut self,
         partition: &Partition,
-        (at, lends): (LogPoint, bool),
+        (at, grants_delegations): (LogPoint, bool),
         len_max: usize,
     ) -> Result<EncodedStep> {
         let (attempt, step) = (self.attempt, self.step);
@@ -176,7 +177,7 @@ impl ResyncSource {
             CopyBatch::Records(records) => EncodedStep::records(attempt, step, &records),
             CopyBatch::Last(records) => {
                 let mut state = Vec::new();
-                member_state::export(partition, at, lends, &mut state);
+                member_state::export(partition, at, grants_delegations, &mut state);
                 let cut = self.cut.insert(ResyncCut { position: at.position, state, done: 0 });
                 match records.is_empty() {
                     true => EncodedStep::state(attempt, step, cut),

@@ -15,7 +15,7 @@ pub(crate) enum MemberRole {
     /// It applies the entries that the primary sends.
     Secondary,
     /// It is to decide, and takes over first what others have.
-    Elect(Box<CatchingUpPrimary>),
+    CatchingUp(Box<CatchingUpPrimary>),
     /// It decides on the order.
     Primary(Box<PrimaryState>),
 }
@@ -31,9 +31,9 @@ pub(crate) struct PrimaryState {
     /// No mutations before, because of delegations that an earlier primary may have granted.
     pub(crate) quiet_until: Option<Duration>,
     /// This primary has granted delegations.
-    pub(crate) lends: bool,
+    pub(crate) grants_delegations: bool,
     /// Delegations that were granted while it was alone, and by other rules, end then.
-    pub(crate) long_leases_until: Duration,
+    pub(crate) long_delegations_until: Duration,
     /// Nothing is committed before (read leases); by the [steady](crate::steady::SteadyTime) clock.
     pub(crate) fenced_until: Option<Duration>,
     /// Number of the next question about room.

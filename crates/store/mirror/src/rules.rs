@@ -23,7 +23,7 @@ pub struct MirrorRules {
     /// Any newer map is taken to make reports void that a member is up to date.
     pub forgets_promises: bool,
     /// A primary does not wait until the read leases of members are over.
-    pub ignores_lent: bool,
+    pub ignores_granted_reads: bool,
     /// The read leases of members are over when the clock says so, however it got there.
     pub trusts_jumps: bool,
     /// The read lease of a member is never over.

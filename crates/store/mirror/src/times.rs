@@ -14,7 +14,7 @@ pub struct MirrorTimes {
     pub report_again: Duration,
     /// Longest delegation; a new primary lets nothing be changed for so long, if delegations were
     /// granted.
-    pub record_lease_max: Duration,
+    pub delegation_term_max: Duration,
     /// A member that could not be brought up to date is tried again after this.
     pub resync_again: Duration,
     /// For so long a member may answer reads when it has asked.
@@ -27,7 +27,7 @@ impl MirrorTimes {
         retransmit: Duration::from_millis(100),
         missed: Duration::from_millis(600),
         report_again: Duration::from_millis(150),
-        record_lease_max: Duration::from_millis(250),
+        delegation_term_max: Duration::from_millis(250),
         resync_again: Duration::from_secs(1),
         read_lease: Duration::from_millis(250),
     };

@@ -43,12 +43,12 @@ impl Bench {
         }
         let context = RequestContext {
             now: std::time::Duration::ZERO,
-            lease_term_max: std::time::Duration::ZERO,
-            lends_memory: false,
-            promises_leases: false,
+            delegation_term_max: std::time::Duration::ZERO,
+            reads_in_place: false,
+            grants_all_delegations: false,
             answered_below: Seq((self.seq + 1).saturating_sub(self.window)),
             is_retry: false,
-            lease_epoch: Epoch(u64::MAX),
+            name_space_generation: Epoch(u64::MAX),
             body_len_max: 1 << 20,
         };
         self.partition.apply(CLIENT, &context, &operation, grants)

@@ -14,7 +14,7 @@ pub struct RequestContext {
     /// The operation may have been sent before.
     pub is_retry: bool,
     /// Name-space generation that the client relies on; `Epoch(u64::MAX)` for none.
-    pub lease_epoch: Epoch,
+    pub name_space_generation: Epoch,
     /// Most bytes that the operation's listings, or the record it reveals, may take in the reply's body. A listing
     /// for which nothing is left has no entries and is not complete.
     pub body_len_max: usize,
@@ -22,27 +22,27 @@ pub struct RequestContext {
     /// this operation nor one before it has to do with them.
     pub now: Duration,
     /// Longest term of a delegation that this client may have.
-    pub lease_term_max: Duration,
+    pub delegation_term_max: Duration,
     /// The client copies large values from the arena by itself: values that were found undamaged
     /// lately are not looked at again.
-    pub lends_memory: bool,
+    pub reads_in_place: bool,
     /// The client counts on the delegations that it asks for: none is refused.
-    pub promises_leases: bool,
+    pub grants_all_delegations: bool,
 }
 
 impl RequestContext {
     /// Of a submission-queue entry: its client made sure of what it stands on, and counts on the
     /// delegations that it asks for.
-    pub(crate) const fn posted(now: Duration) -> Self {
+    pub(crate) const fn of_submission(now: Duration) -> Self {
         Self {
             answered_below: Seq(0),
             is_retry: false,
-            lease_epoch: Epoch(u64::MAX),
+            name_space_generation: Epoch(u64::MAX),
             body_len_max: 0,
             now,
-            lease_term_max: Duration::MAX,
-            lends_memory: false,
-            promises_leases: true,
+            delegation_term_max: Duration::MAX,
+            reads_in_place: false,
+            grants_all_delegations: true,
         }
     }
 }

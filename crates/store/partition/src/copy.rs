@@ -23,7 +23,7 @@ pub type ValuePieces = SmallVec<[ValuePiece; 1]>;
 impl Partition {
     /// Clients with open references here.
     pub fn holders(&self) -> impl Iterator<Item = ClientId> {
-        self.holds.clients()
+        self.open_references.clients()
     }
 
     /// Whether the keys of changed records are to be kept for [`Partition::take_touched`].
@@ -118,9 +118,9 @@ impl Partition {
     /// references. Two copies of one partition give the same bytes.
     pub fn export_state(&self, out: &mut Vec<u8>) {
         put_u64(out, self.version.get());
-        put_u64(out, self.lease_epoch.get());
+        put_u64(out, self.name_space_generation.get());
         self.sessions.export(out);
-        self.holds.export(out);
+        self.open_references.export(out);
     }
 
     /// Takes over the output of [`Partition::export_state`], beside the records as they are.
@@ -132,20 +132,20 @@ impl Partition {
         let imported = (|| {
             let mut decoder = FieldDecoder::new(raw);
             let version = Version(decoder.u64("version")?);
-            let lease_epoch = Epoch(decoder.u64("lease epoch")?);
+            let name_space_generation = Epoch(decoder.u64("name-space generation")?);
             let sessions = PartitionSessions::import(&mut decoder)?;
-            let holds = OpenReferences::import(&mut decoder)?;
+            let open_references = OpenReferences::import(&mut decoder)?;
             decoder.finish("state")?;
-            Ok((version, lease_epoch, sessions, holds))
+            Ok((version, name_space_generation, sessions, open_references))
         })();
-        let (version, lease_epoch, sessions, holds) = imported
+        let (version, name_space_generation, sessions, open_references) = imported
             .map_err(|error: WireError| Error::new(ErrorKind::Corrupt, error.to_string()))?;
-        (self.version, self.lease_epoch) = (version, lease_epoch);
+        (self.version, self.name_space_generation) = (version, name_space_generation);
         let before = std::mem::replace(&mut self.sessions, sessions);
         self.sessions.inherit(before);
-        self.holds = holds;
-        self.leases = crate::RecordLeases::default();
-        self.store.require_lease(lease_epoch);
+        self.open_references = open_references;
+        self.delegations = crate::RecordLeases::default();
+        self.store.require_lease(name_space_generation);
         Ok(())
     }
 }

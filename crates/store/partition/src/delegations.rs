@@ -17,7 +17,7 @@ use samite_types::ClientId;
 use samite_wire::op::{Operation, TouchedRecords};
 use smallvec::SmallVec;
 
-use crate::limits::{LEASE_HOLDERS_MAX, LEASE_TERM_MAX, LEASES_MAX};
+use crate::limits::{DELEGATION_HOLDERS_MAX, DELEGATION_TERM_MAX, DELEGATIONS_MAX};
 
 /// A record that another client changed less than this ago gets no delegation.
 const QUIET: Duration = Duration::from_millis(10);
@@ -84,41 +84,41 @@ impl RecordLeases {
         if self.waiting_wide || self.waiting.contains(&hash) || self.is_busy(client, hash, now) {
             return Duration::ZERO;
         }
-        self.lend((client, key), term, now, false)
+        self.grant_term((client, key), term, now, false)
     }
 
     /// The same for a client that counts on the delegation already: it alone may ask for that, no
     /// request waits, and the table had room. Nothing is refused.
-    pub fn grant_promised(&mut self, client: ClientId, key: &[u8], term: Duration, now: Duration) {
+    pub fn grant_certain(&mut self, client: ClientId, key: &[u8], term: Duration, now: Duration) {
         self.noting = self.noting.max(now + NOTING);
-        self.lend((client, key), term, now, true);
+        self.grant_term((client, key), term, now, true);
     }
 
     /// Whether there is no room for more delegations.
     #[must_use]
     pub const fn is_full(&self) -> bool {
-        self.count >= LEASES_MAX
+        self.count >= DELEGATIONS_MAX
     }
 
-    fn lend(
+    fn grant_term(
         &mut self,
         (client, key): (ClientId, &[u8]),
         term: Duration,
         now: Duration,
-        is_promised: bool,
+        is_certain: bool,
     ) -> Duration {
         if self.is_full() && self.soonest.max(self.sweep_from) <= now {
             self.sweep(now);
         }
-        let term = term.min(LEASE_TERM_MAX);
+        let term = term.min(DELEGATION_TERM_MAX);
         let until = now + term;
-        let is_full = !is_promised && self.is_full();
+        let is_full = !is_certain && self.is_full();
         match self.holders.get_mut(key) {
             Some(holders) => {
                 let before = holders.len();
                 holders.retain(|holder| holder.client == client || holder.until > now);
                 self.count -= before - holders.len();
-                let is_full = is_full || !is_promised && holders.len() >= LEASE_HOLDERS_MAX;
+                let is_full = is_full || !is_certain && holders.len() >= DELEGATION_HOLDERS_MAX;
                 match holders.iter_mut().find(|holder| holder.client == client) {
                     Some(own) => own.until = own.until.max(until),
                     None if is_full => return Duration::ZERO,
@@ -301,93 +301,100 @@ mod tests {
     }
 
     fn against(
-        leases: &mut RecordLeases,
+        delegations: &mut RecordLeases,
         client: ClientId,
         op: &Operation<'_>,
         now: u64,
     ) -> Option<Duration> {
-        leases.against(client, op, ms(now), &mut |_, _| {})
+        delegations.against(client, op, ms(now), &mut |_, _| {})
     }
 
     #[test]
-    fn what_others_changed_lately_or_wait_for_is_not_leased() {
-        let mut leases = RecordLeases::default();
-        assert_eq!(leases.grant(A, b"k", TERM, ms(1)), TERM);
-        leases.changed(B, &put(b"k"), ms(5));
-        assert_eq!(leases.grant(A, b"k", TERM, ms(6)), Duration::ZERO);
-        assert_eq!(leases.grant(B, b"k", TERM, ms(6)), TERM);
-        leases.changed(A, &put(b"k"), ms(7));
-        assert_eq!(leases.grant(A, b"k", TERM, ms(14)), Duration::ZERO);
-        assert_eq!(leases.grant(A, b"k", TERM, ms(15)), TERM);
-        leases.wait_for(&put(b"k"));
-        assert!(leases.is_awaited(&put(b"k")) && !leases.is_awaited(&put(b"other")));
-        assert_eq!(leases.grant(A, b"k", TERM, ms(16)), Duration::ZERO);
-        leases.clear_waits();
-        assert_eq!(leases.grant(A, b"k", TERM, ms(16)), TERM);
+    fn records_changed_lately_or_waited_for_are_not_delegated() {
+        let mut delegations = RecordLeases::default();
+        assert_eq!(delegations.grant(A, b"k", TERM, ms(1)), TERM);
+        delegations.changed(B, &put(b"k"), ms(5));
+        assert_eq!(delegations.grant(A, b"k", TERM, ms(6)), Duration::ZERO);
+        assert_eq!(delegations.grant(B, b"k", TERM, ms(6)), TERM);
+        delegations.changed(A, &put(b"k"), ms(7));
+        assert_eq!(delegations.grant(A, b"k", TERM, ms(14)), Duration::ZERO);
+        assert_eq!(delegations.grant(A, b"k", TERM, ms(15)), TERM);
+        delegations.wait_for(&put(b"k"));
+        assert!(delegations.is_awaited(&put(b"k")) && !delegations.is_awaited(&put(b"other")));
+        assert_eq!(delegations.grant(A, b"k", TERM, ms(16)), Duration::ZERO);
+        delegations.clear_waits();
+        assert_eq!(delegations.grant(A, b"k", TERM, ms(16)), TERM);
         let wipe = Action::DeletePrefix { prefix: b"x", limit: 1 };
-        leases.wait_for(&Operation::new(PartitionId(0), [wipe]));
-        assert_eq!(leases.grant(A, b"k", TERM, ms(17)), Duration::ZERO);
+        delegations.wait_for(&Operation::new(PartitionId(0), [wipe]));
+        assert_eq!(delegations.grant(A, b"k", TERM, ms(17)), Duration::ZERO);
     }
 
     #[test]
     fn what_was_promised_is_given_whatever_stands_in_the_way() {
-        let mut leases = RecordLeases::default();
+        let mut delegations = RecordLeases::default();
         let key = |index: usize| (index as u64).to_le_bytes();
-        for index in 0..LEASES_MAX {
-            leases.grant(A, &key(index), TERM, ms(1));
+        for index in 0..DELEGATIONS_MAX {
+            delegations.grant(A, &key(index), TERM, ms(1));
         }
-        leases.changed(B, &put(b"k"), ms(1));
-        leases.wait_for(&put(b"k"));
-        assert!(leases.is_full());
-        leases.grant_promised(A, b"k", TERM, ms(2));
-        assert_eq!(against(&mut leases, B, &put(b"k"), 3), Some(ms(4)));
-        assert_eq!(against(&mut leases, A, &put(b"k"), 3), None);
-        for client in 2..2 * LEASE_HOLDERS_MAX as u64 {
-            leases.grant_promised(ClientId(client), b"k", TERM, ms(2));
+        delegations.changed(B, &put(b"k"), ms(1));
+        delegations.wait_for(&put(b"k"));
+        assert!(delegations.is_full());
+        delegations.grant_certain(A, b"k", TERM, ms(2));
+        assert_eq!(against(&mut delegations, B, &put(b"k"), 3), Some(ms(4)));
+        assert_eq!(against(&mut delegations, A, &put(b"k"), 3), None);
+        for client in 2..2 * DELEGATION_HOLDERS_MAX as u64 {
+            delegations.grant_certain(ClientId(client), b"k", TERM, ms(2));
         }
-        assert_eq!(against(&mut leases, A, &put(b"k"), 3), Some(ms(4)));
-        leases.grant_promised(A, b"k", 2 * LEASE_TERM_MAX, ms(5));
-        assert_eq!(against(&mut leases, B, &put(b"k"), 6), Some(ms(5) + LEASE_TERM_MAX));
-        assert!(!leases.is_full(), "the others have ended");
+        assert_eq!(against(&mut delegations, A, &put(b"k"), 3), Some(ms(4)));
+        delegations.grant_certain(A, b"k", 2 * DELEGATION_TERM_MAX, ms(5));
+        assert_eq!(against(&mut delegations, B, &put(b"k"), 6), Some(ms(5) + DELEGATION_TERM_MAX));
+        assert!(!delegations.is_full(), "the others have ended");
     }
 
     #[test]
-    fn a_released_lease_stands_in_nobodys_way_but_an_extended_one_does() {
-        let mut leases = RecordLeases::default();
-        leases.grant(A, b"k", TERM, ms(1));
-        leases.grant(A, b"k", TERM, ms(2));
-        leases.release(A, b"k", ms(3));
-        assert_eq!(against(&mut leases, B, &put(b"k"), 2), Some(ms(4)));
-        leases.release(A, b"k", ms(4));
-        assert_eq!(against(&mut leases, B, &put(b"k"), 2), None);
-        assert_eq!(leases.count, 0);
+    fn a_released_delegation_is_in_nobodys_way_but_an_extended_one_is() {
+        let mut delegations = RecordLeases::default();
+        delegations.grant(A, b"k", TERM, ms(1));
+        delegations.grant(A, b"k", TERM, ms(2));
+        delegations.release(A, b"k", ms(3));
+        assert_eq!(against(&mut delegations, B, &put(b"k"), 2), Some(ms(4)));
+        delegations.release(A, b"k", ms(4));
+        assert_eq!(against(&mut delegations, B, &put(b"k"), 2), None);
+        assert_eq!(delegations.count, 0);
     }
 
     #[test]
     fn a_full_table_refuses_and_forgets_what_has_ended() {
-        let mut leases = RecordLeases::default();
+        let mut delegations = RecordLeases::default();
         let key = |index: usize| (index as u64).to_le_bytes();
-        for index in 0..LEASES_MAX {
-            assert_eq!(leases.grant(A, &key(index), TERM, ms(1)), TERM);
+        for index in 0..DELEGATIONS_MAX {
+            assert_eq!(delegations.grant(A, &key(index), TERM, ms(1)), TERM);
         }
-        assert_eq!(leases.grant(A, b"more", TERM, ms(2)), Duration::ZERO);
-        assert_eq!(leases.grant(A, &key(0), TERM, ms(2)), TERM);
-        assert_eq!(leases.grant(B, b"more", TERM, ms(3)), TERM);
-        assert_eq!(leases.count, 2);
-        for index in 0..LEASES_MAX - 2 {
-            leases.grant(A, &key(index + 1), ms(index as u64 % 100), ms(4));
+        assert_eq!(delegations.grant(A, b"more", TERM, ms(2)), Duration::ZERO);
+        assert_eq!(delegations.grant(A, &key(0), TERM, ms(2)), TERM);
+        assert_eq!(delegations.grant(B, b"more", TERM, ms(3)), TERM);
+        assert_eq!(delegations.count, 2);
+        for index in 0..DELEGATIONS_MAX - 2 {
+            delegations.grant(A, &key(index + 1), ms(index as u64 % 100), ms(4));
         }
-        assert_eq!(leases.count, LEASES_MAX);
-        assert_eq!(leases.grant(A, b"soon", TERM, ms(10)), Duration::ZERO, "looked just before");
-        assert_eq!(leases.grant(A, b"soon", TERM, ms(60)), TERM);
-        assert_eq!(leases.holders.values().map(SmallVec::len).sum::<usize>(), leases.count);
-        assert_eq!(leases.grant(B, b"more", TERM, ms(200)), TERM);
-        for client in 2..2 * LEASE_HOLDERS_MAX as u64 {
-            leases.grant(ClientId(client), b"more", TERM, ms(3));
+        assert_eq!(delegations.count, DELEGATIONS_MAX);
+        assert_eq!(
+            delegations.grant(A, b"soon", TERM, ms(10)),
+            Duration::ZERO,
+            "looked just before"
+        );
+        assert_eq!(delegations.grant(A, b"soon", TERM, ms(60)), TERM);
+        assert_eq!(
+            delegations.holders.values().map(SmallVec::len).sum::<usize>(),
+            delegations.count
+        );
+        assert_eq!(delegations.grant(B, b"more", TERM, ms(200)), TERM);
+        for client in 2..2 * DELEGATION_HOLDERS_MAX as u64 {
+            delegations.grant(ClientId(client), b"more", TERM, ms(3));
         }
-        assert_eq!(leases.holders[b"more".as_slice()].len(), LEASE_HOLDERS_MAX);
-        assert_eq!(leases.grant(A, b"x", 2 * LEASE_TERM_MAX, ms(3)), LEASE_TERM_MAX);
-        assert_eq!(against(&mut leases, A, &put(b"x"), 1 << 20), None);
-        assert_eq!(leases.count, 0);
+        assert_eq!(delegations.holders[b"more".as_slice()].len(), DELEGATION_HOLDERS_MAX);
+        assert_eq!(delegations.grant(A, b"x", 2 * DELEGATION_TERM_MAX, ms(3)), DELEGATION_TERM_MAX);
+        assert_eq!(against(&mut delegations, A, &put(b"x"), 1 << 20), None);
+        assert_eq!(delegations.count, 0);
     }
 }

@@ -24,7 +24,7 @@ impl Partition {
     /// Its counters as they are now.
     #[must_use]
     pub const fn stamps(&self) -> PartitionStamps {
-        let references = self.holds.changes();
+        let references = self.open_references.changes();
         PartitionStamps { version: self.version, refusals: self.refusals, references }
     }
 

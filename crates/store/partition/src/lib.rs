@@ -15,7 +15,7 @@
 //! 6. its actions are done, in order; the partition's version grows by one and is the version of
 //!    every record they change.
 //!
-//! What another copy of the partition needs beside that (mirroring, checkpoints, `samite-mirror`):
+//! What another copy of the partition needs beside that (mirroring, checkpoints):
 //! to follow the one that decides ([`PartitionStamps`], [`Partition::begin_term`]), the space of
 //! its changes ([`ChangeFunds`]), a walk over the records ([`PartitionCursor`]), copies of records
 //! and of the state beside them ([`Partition::read_record`], [`Partition::install`],
@@ -72,10 +72,10 @@ use sessions::{AppliedOperation, Decided, KnownOperation, PartitionSessions, Rem
 pub struct Partition {
     store: Box<dyn RecordStore>,
     version: Version,
-    lease_epoch: Epoch,
+    name_space_generation: Epoch,
     sessions: PartitionSessions,
-    leases: RecordLeases,
-    holds: OpenReferences,
+    delegations: RecordLeases,
+    open_references: OpenReferences,
     /// Records are published to clients of the host.
     shows: bool,
     /// Its operations were admitted by another partition, whose copy it is.
@@ -101,10 +101,10 @@ impl Partition {
         Self {
             store,
             version: Version(0),
-            lease_epoch: Epoch(0),
+            name_space_generation: Epoch(0),
             sessions: PartitionSessions::default(),
-            leases: RecordLeases::default(),
-            holds: OpenReferences::default(),
+            delegations: RecordLeases::default(),
+            open_references: OpenReferences::default(),
             shows: true,
             follows: false,
             funds: ChangeFunds::Own,
@@ -133,13 +133,13 @@ impl Partition {
 
     /// Least name-space generation that a client may rely on.
     #[must_use]
-    pub const fn lease_epoch(&self) -> Epoch {
-        self.lease_epoch
+    pub const fn name_space_generation(&self) -> Epoch {
+        self.name_space_generation
     }
 
     /// The delegations on its records.
-    pub const fn leases(&mut self) -> &mut RecordLeases {
-        &mut self.leases
+    pub const fn delegations(&mut self) -> &mut RecordLeases {
+        &mut self.delegations
     }
 
     /// Whether the guards of `operation` are true as things are.
@@ -157,12 +157,12 @@ impl Partition {
     /// Orphans to which there is no open reference any more.
     #[must_use]
     pub const fn leaked_orphans(&self) -> u64 {
-        self.holds.leaked_orphans()
+        self.open_references.leaked_orphans()
     }
 
     /// Ends all open references of a client that is gone.
     pub fn drop_client(&mut self, client: ClientId) {
-        self.holds.drop_client(client);
+        self.open_references.drop_client(client);
     }
 
     /// Applies one operation of `client`. It takes effect whole, exactly once however often it
@@ -211,9 +211,9 @@ impl Partition {
         operation: &Operation<'_>,
         now: Duration,
     ) -> Result<(), ErrorKind> {
-        let context = RequestContext::posted(now);
+        let context = RequestContext::of_submission(now);
         let funds = std::mem::replace(&mut self.funds, ChangeFunds::Promised);
-        let mut done = self.try_posted(client, operation, &context);
+        let mut done = self.try_submitted(client, operation, &context);
         if done.is_err_and(|kind| kind != ErrorKind::Conflict) && operation.actions.len() > 1 {
             done = self.try_one_by_one(client, operation, &context);
         }
@@ -241,15 +241,15 @@ impl Partition {
             alone.seq = operation.seq;
             if index == 0 {
                 alone.guards.clone_from(&operation.guards);
-                self.try_posted(client, &alone, context)?;
+                self.try_submitted(client, &alone, context)?;
             } else {
-                done = done.and(self.try_posted(client, &alone, context));
+                done = done.and(self.try_submitted(client, &alone, context));
             }
         }
         done
     }
 
-    fn try_posted(
+    fn try_submitted(
         &mut self,
         client: ClientId,
         operation: &Operation<'_>,
@@ -273,12 +273,12 @@ impl Partition {
         let mut run = self.run((client, true), context);
         run.shows = shows;
         let mut outputs = Outputs::new();
-        let mut holds = 0;
+        let mut open_references = 0;
         for (index, action) in operation.actions.iter().enumerate() {
             let output = match action {
                 Action::Hold { key, .. } => {
-                    holds += 1;
-                    run.check_reference(key, holds).map(|()| ActionOutput::Number(0))
+                    open_references += 1;
+                    run.check_reference(key, open_references).map(|()| ActionOutput::Number(0))
                 }
                 Action::Release { .. } => Ok(ActionOutput::Number(0)),
                 _ => run.ask(action),
@@ -383,7 +383,13 @@ impl Partition {
         let is_kept = self.follows && self.funds != ChangeFunds::Promised;
         let funds = if is_kept { ChangeFunds::Kept } else { self.funds };
         let store: &mut dyn RecordStore = &mut *self.store;
-        match plan::plan((store, funds), (&self.holds, client), operation, grants, &mut plan) {
+        match plan::plan(
+            (store, funds),
+            (&self.open_references, client),
+            operation,
+            grants,
+            &mut plan,
+        ) {
             Ok(charge) => self.charge = charge,
             Err(PlanRefusal::Failed(failure)) => return Err(failure),
             Err(PlanRefusal::Short(failure, charge)) => {
@@ -397,7 +403,7 @@ impl Partition {
         if self.shows {
             publish::made(&*self.store, operation, self.version);
         }
-        self.leases.changed(client, operation, context.now);
+        self.delegations.changed(client, operation, context.now);
         Ok(())
     }
 
@@ -407,7 +413,7 @@ impl Partition {
         context: &RequestContext,
         operation: &Operation<'_>,
     ) -> Result<(), AppliedFailure> {
-        if context.lease_epoch < self.lease_epoch && !only_releases(operation) {
+        if context.name_space_generation < self.name_space_generation && !only_releases(operation) {
             return Err(AppliedFailure::new(ErrorKind::StaleLease, 0));
         }
         guard::check_guards(&*self.store, operation, context.body_len_max)
@@ -484,29 +490,29 @@ impl Partition {
         Ok(outputs)
     }
 
-    /// `borrows`: the client is granted the delegations that it asks for.
+    /// `takes_delegation`: the client is granted the delegations that it asks for.
     fn run(
         &mut self,
-        (client, borrows): (ClientId, bool),
+        (client, takes_delegation): (ClientId, bool),
         context: &RequestContext,
     ) -> ActionRun<'_> {
-        let leases = &mut self.leases;
+        let delegations = &mut self.delegations;
         ActionRun {
             store: &mut *self.store,
-            holds: &mut self.holds,
+            open_references: &mut self.open_references,
             client,
-            lease_epoch: &mut self.lease_epoch,
+            name_space_generation: &mut self.name_space_generation,
             version: self.version,
             body_left: context.body_len_max,
             shows: false,
             touched: self.touched.as_mut(),
-            lends_memory: context.lends_memory,
-            lender: borrows.then_some(DelegationGrantor {
-                leases,
+            reads_in_place: context.reads_in_place,
+            grantor: takes_delegation.then_some(DelegationGrantor {
+                delegations,
                 client,
-                term_max: context.lease_term_max,
+                term_max: context.delegation_term_max,
                 now: context.now,
-                is_promised: context.promises_leases,
+                is_certain: context.grants_all_delegations,
             }),
         }
     }

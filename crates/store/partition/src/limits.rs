@@ -13,9 +13,9 @@ pub const REMEMBERED_LEN_MAX: usize = 256;
 /// Most sessions of which a partition still knows that it has forgotten them.
 pub const FORGOTTEN_MAX: usize = 4096;
 /// Most open references in a partition.
-pub const HOLDS_MAX: usize = 1 << 16;
+pub const OPEN_REFERENCES_MAX: usize = 1 << 16;
 /// Most open references that one client has in a partition.
-pub const HOLDS_PER_CLIENT_MAX: usize = 1 << 14;
+pub const OPEN_REFERENCES_PER_CLIENT_MAX: usize = 1 << 14;
 /// Most bytes of one listing.
 pub const LISTING_LEN_MAX: usize = 256 << 10;
 /// Most bytes of a record that a failed guard reveals, and that a listing returns of one value.
@@ -27,8 +27,8 @@ pub const REMOVAL_LEN_MAX: usize = 512;
 /// Most delegations that a partition keeps, of about 100 bytes each; further ones are refused. A
 /// large directory is listed partition by partition, and a client that looks at the listed entries
 /// asks for delegations on tens of thousands of entries of each within one term.
-pub const LEASES_MAX: usize = 1 << 15;
+pub const DELEGATIONS_MAX: usize = 1 << 15;
 /// Most clients that have a delegation on one record at the same time.
-pub const LEASE_HOLDERS_MAX: usize = 64;
+pub const DELEGATION_HOLDERS_MAX: usize = 64;
 /// Longest term of a delegation.
-pub const LEASE_TERM_MAX: Duration = Duration::from_secs(3);
+pub const DELEGATION_TERM_MAX: Duration = Duration::from_secs(3);

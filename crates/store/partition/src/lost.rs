@@ -49,7 +49,7 @@ impl Partition {
                 )
         };
         if check::check(operation).is_err()
-            || context.lease_epoch < self.lease_epoch
+            || context.name_space_generation < self.name_space_generation
             || is_decided()
         {
             return None;

@@ -15,7 +15,7 @@ use samite_wire::{FieldDecoder, WireError};
 use smallvec::SmallVec;
 
 use crate::fields::{bounded, put_u32, put_u64};
-use crate::limits::{HOLDS_MAX, HOLDS_PER_CLIENT_MAX};
+use crate::limits::{OPEN_REFERENCES_MAX, OPEN_REFERENCES_PER_CLIENT_MAX};
 
 type Key = SmallVec<[u8; 32]>;
 
@@ -29,7 +29,7 @@ pub(crate) struct OpenReferences {
     keys: HashMap<Key, ReferencedRecord, BuildKeyHasher>,
     clients: BTreeMap<ClientId, usize>,
     /// Orphans to which there is no open reference any more.
-    abandoned: u64,
+    leaked_orphans: u64,
     /// Open references taken and ended outside of changes of records.
     changes: u64,
 }
@@ -38,7 +38,7 @@ pub(crate) struct OpenReferences {
 #[derive(Debug, Default)]
 struct ReferencedRecord {
     tokens: SmallVec<[u64; 2]>,
-    is_detached: bool,
+    is_orphan: bool,
 }
 
 impl ReferencedRecord {
@@ -50,7 +50,7 @@ impl ReferencedRecord {
 impl OpenReferences {
     /// Orphans to which there is no open reference any more.
     pub(crate) const fn leaked_orphans(&self) -> u64 {
-        self.abandoned
+        self.leaked_orphans
     }
 
     /// Grows with each open reference that is taken, released, or ended with its client.
@@ -68,13 +68,13 @@ impl OpenReferences {
         put_u32(out, self.keys.len());
         let mut all: Vec<_> = self.keys.iter().collect();
         all.sort_unstable_by_key(|(key, _)| *key);
-        for (key, held) in all {
+        for (key, referenced) in all {
             // Keys are shorter than 64 KiB.
             out.extend_from_slice(&(key.len() as u16).to_le_bytes());
             out.extend_from_slice(key);
-            out.push(u8::from(held.is_detached));
-            put_u32(out, held.tokens.len());
-            for token in &held.tokens {
+            out.push(u8::from(referenced.is_orphan));
+            put_u32(out, referenced.tokens.len());
+            for token in &referenced.tokens {
                 let client = self.tokens.get(token).map_or(ClientId(0), |(client, _)| *client);
                 put_u64(out, *token);
                 put_u64(out, client.get());
@@ -87,18 +87,18 @@ impl OpenReferences {
         let mut imported = Self::default();
         for _ in 0..decoder.u32("held records")? {
             let key = Key::from_slice(decoder.short_bytes(KEY_LEN_MAX, "held key")?);
-            let is_detached = decoder.u8("detached")? != 0;
-            let mut held = ReferencedRecord { tokens: SmallVec::new(), is_detached };
-            for _ in 0..bounded(decoder, HOLDS_MAX, "holds")? {
+            let is_orphan = decoder.u8("detached")? != 0;
+            let mut referenced = ReferencedRecord { tokens: SmallVec::new(), is_orphan };
+            for _ in 0..bounded(decoder, OPEN_REFERENCES_MAX, "holds")? {
                 let (token, client) = (decoder.u64("token")?, ClientId(decoder.u64("client")?));
-                held.tokens.push(token);
+                referenced.tokens.push(token);
                 *imported.clients.entry(client).or_default() += 1;
                 imported.tokens.insert(token, (client, key.clone()));
             }
-            imported.abandoned += u64::from(held.tokens.is_empty());
-            imported.keys.insert(key, held);
+            imported.leaked_orphans += u64::from(referenced.tokens.is_empty());
+            imported.keys.insert(key, referenced);
         }
-        if imported.tokens.len() > HOLDS_MAX {
+        if imported.tokens.len() > OPEN_REFERENCES_MAX {
             return Err(WireError::OverLimit("holds"));
         }
         Ok(imported)
@@ -107,8 +107,8 @@ impl OpenReferences {
     /// Whether `client` may take `more` open references.
     pub(crate) fn check_room(&self, client: ClientId, more: usize) -> Result<(), ErrorKind> {
         let of_client = self.clients.get(&client).copied().unwrap_or(0);
-        let fits =
-            self.tokens.len() + more <= HOLDS_MAX && of_client + more <= HOLDS_PER_CLIENT_MAX;
+        let fits = self.tokens.len() + more <= OPEN_REFERENCES_MAX
+            && of_client + more <= OPEN_REFERENCES_PER_CLIENT_MAX;
         if fits { Ok(()) } else { Err(ErrorKind::TooManyOpen) }
     }
 
@@ -145,13 +145,13 @@ impl OpenReferences {
     }
 
     /// The record at `key`, which has open references, has the key `to` now.
-    pub(crate) fn detached(&mut self, key: &[u8], to: &[u8]) {
+    pub(crate) fn became_orphan(&mut self, key: &[u8], to: &[u8]) {
         if key != to {
             self.forget(to);
             self.move_all(key, to);
         }
-        if let Some(held) = self.keys.get_mut(to) {
-            held.is_detached = true;
+        if let Some(referenced) = self.keys.get_mut(to) {
+            referenced.is_orphan = true;
         }
     }
 
@@ -161,11 +161,11 @@ impl OpenReferences {
         if self.keys.is_empty() {
             return;
         }
-        let Some(held) = self.keys.remove(key) else { return };
-        if held.tokens.is_empty() {
-            self.abandoned -= 1;
+        let Some(referenced) = self.keys.remove(key) else { return };
+        if referenced.tokens.is_empty() {
+            self.leaked_orphans -= 1;
         }
-        for token in held.tokens {
+        for token in referenced.tokens {
             if let Some((client, _)) = self.tokens.remove(&token) {
                 self.uncount(client);
             }
@@ -174,7 +174,7 @@ impl OpenReferences {
 
     /// Holders of open references to `key`: token and client of each, 8 bytes little-endian.
     pub(crate) fn list(&self, key: &[u8]) -> Vec<u8> {
-        let tokens = self.keys.get(key).map_or(&[][..], |held| &held.tokens);
+        let tokens = self.keys.get(key).map_or(&[][..], |referenced| &referenced.tokens);
         let mut list = Vec::with_capacity(tokens.len() * HOLDER_LEN);
         for token in tokens {
             let client = self.tokens.get(token).map_or(ClientId(0), |(client, _)| *client);
@@ -203,18 +203,18 @@ impl OpenReferences {
         if from == to {
             return self.holders_of(from);
         }
-        let Some(held) = self.keys.remove(from) else { return 0 };
-        if held.tokens.is_empty() {
-            self.abandoned -= 1;
+        let Some(referenced) = self.keys.remove(from) else { return 0 };
+        if referenced.tokens.is_empty() {
+            self.leaked_orphans -= 1;
         }
         let to = Key::from_slice(to);
-        for token in &held.tokens {
+        for token in &referenced.tokens {
             if let Some((_, key)) = self.tokens.get_mut(token) {
                 key.clone_from(&to);
             }
             self.attach(to.clone(), *token);
         }
-        held.count()
+        referenced.count()
     }
 
     /// Ends all open references of a client that is gone.
@@ -240,21 +240,21 @@ impl OpenReferences {
     }
 
     fn attach(&mut self, key: Key, token: u64) -> u64 {
-        let held = self.keys.entry(key).or_default();
-        if held.is_detached && held.tokens.is_empty() {
-            self.abandoned -= 1;
+        let referenced = self.keys.entry(key).or_default();
+        if referenced.is_orphan && referenced.tokens.is_empty() {
+            self.leaked_orphans -= 1;
         }
-        held.tokens.push(token);
-        held.count()
+        referenced.tokens.push(token);
+        referenced.count()
     }
 
     fn let_go(&mut self, key: &[u8], token: u64) -> u64 {
-        let Some(held) = self.keys.get_mut(key) else { return 0 };
-        held.tokens.retain(|other| *other != token);
-        let left = held.count();
+        let Some(referenced) = self.keys.get_mut(key) else { return 0 };
+        referenced.tokens.retain(|other| *other != token);
+        let left = referenced.count();
         if left == 0 {
-            if held.is_detached {
-                self.abandoned += 1;
+            if referenced.is_orphan {
+                self.leaked_orphans += 1;
             } else {
                 self.keys.remove(key);
             }
@@ -280,33 +280,40 @@ mod tests {
     const TWO: ClientId = ClientId(2);
 
     #[test]
-    fn a_detached_record_is_abandoned_with_its_last_hold() {
-        let mut holds = OpenReferences::default();
-        assert_eq!(holds.open_reference(ONE, b"e", 10), 1);
-        assert_eq!(holds.open_reference(TWO, b"e", 20), 2);
-        holds.detached(b"e", b"o");
-        assert!(!holds.is_referenced(b"e") && holds.is_referenced(b"o"));
-        assert_eq!(holds.locate(10), Some(&b"o"[..]));
-        assert_eq!((holds.release(10), holds.leaked_orphans()), (1, 0));
-        holds.drop_client(TWO);
-        assert_eq!((holds.is_referenced(b"o"), holds.leaked_orphans()), (false, 1));
-        holds.forget(b"o");
-        assert_eq!(holds.leaked_orphans(), 0);
-        assert!(holds.keys.is_empty() && holds.tokens.is_empty() && holds.clients.is_empty());
+    fn an_orphan_leaks_with_its_last_open_reference() {
+        let mut open_references = OpenReferences::default();
+        assert_eq!(open_references.open_reference(ONE, b"e", 10), 1);
+        assert_eq!(open_references.open_reference(TWO, b"e", 20), 2);
+        open_references.became_orphan(b"e", b"o");
+        assert!(!open_references.is_referenced(b"e") && open_references.is_referenced(b"o"));
+        assert_eq!(open_references.locate(10), Some(&b"o"[..]));
+        assert_eq!((open_references.release(10), open_references.leaked_orphans()), (1, 0));
+        open_references.drop_client(TWO);
+        assert_eq!(
+            (open_references.is_referenced(b"o"), open_references.leaked_orphans()),
+            (false, 1)
+        );
+        open_references.forget(b"o");
+        assert_eq!(open_references.leaked_orphans(), 0);
+        assert!(
+            open_references.keys.is_empty()
+                && open_references.tokens.is_empty()
+                && open_references.clients.is_empty()
+        );
     }
 
     #[test]
-    fn the_holds_of_a_client_are_bounded_and_those_of_others_are_not_touched() {
-        let mut holds = OpenReferences::default();
-        for token in 1..=HOLDS_PER_CLIENT_MAX as u64 {
-            assert_eq!(holds.check_room(ONE, 1), Ok(()));
-            holds.open_reference(ONE, &token.to_le_bytes(), token);
+    fn open_references_of_a_client_are_bounded_and_those_of_others_stay() {
+        let mut open_references = OpenReferences::default();
+        for token in 1..=OPEN_REFERENCES_PER_CLIENT_MAX as u64 {
+            assert_eq!(open_references.check_room(ONE, 1), Ok(()));
+            open_references.open_reference(ONE, &token.to_le_bytes(), token);
         }
-        assert_eq!(holds.check_room(ONE, 1), Err(ErrorKind::TooManyOpen));
-        assert_eq!(holds.check_room(TWO, 1), Ok(()));
-        holds.open_reference(TWO, b"two", u64::MAX);
-        holds.drop_client(ONE);
-        assert_eq!((holds.tokens.len(), holds.keys.len()), (1, 1));
-        assert_eq!(holds.check_room(ONE, 1), Ok(()));
+        assert_eq!(open_references.check_room(ONE, 1), Err(ErrorKind::TooManyOpen));
+        assert_eq!(open_references.check_room(TWO, 1), Ok(()));
+        open_references.open_reference(TWO, b"two", u64::MAX);
+        open_references.drop_client(ONE);
+        assert_eq!((open_references.tokens.len(), open_references.keys.len()), (1, 1));
+        assert_eq!(open_references.check_room(ONE, 1), Ok(()));
     }
 }

@@ -52,12 +52,13 @@ impl From<AppliedFailure> for PlanRefusal {
 /// where there are any (I11). Whether it succeeds or not, blocks of a plan that is not carried out are given back.
 pub(crate) fn plan<'a>(
     (store, funds): (&mut dyn RecordStore, ChangeFunds),
-    holds: (&OpenReferences, ClientId),
+    open_references: (&OpenReferences, ClientId),
     operation: &Operation<'a>,
     grants: &mut dyn BlockGrants,
     plan: &mut Plan<'a>,
 ) -> Result<u64, PlanRefusal> {
-    let steps = plan_steps((store, holds), operation, grants, plan).map_err(PlanRefusal::Failed);
+    let steps =
+        plan_steps((store, open_references), operation, grants, plan).map_err(PlanRefusal::Failed);
     let result = steps.and_then(|()| reserve((&mut *store, funds), operation, plan));
     if result.is_err() {
         store.settle();
@@ -77,7 +78,7 @@ fn give_back(plan: &mut Plan<'_>, grants: &mut dyn BlockGrants) {
 }
 
 fn plan_steps<'a>(
-    (store, (holds, client)): (&dyn RecordStore, (&OpenReferences, ClientId)),
+    (store, (open_references, client)): (&dyn RecordStore, (&OpenReferences, ClientId)),
     operation: &Operation<'a>,
     grants: &mut dyn BlockGrants,
     plan: &mut Plan<'a>,
@@ -87,9 +88,9 @@ fn plan_steps<'a>(
         tracks: operation.actions.len() > 1,
         known: SmallVec::new(),
         wiped: SmallVec::new(),
-        holds,
+        open_references,
         client,
-        more_holds: 0,
+        more_references: 0,
     };
     for (index, action) in operation.actions.iter().enumerate() {
         let mut step = PlanStep { offset: 0, source: None, numbers: None };
@@ -262,10 +263,10 @@ struct RecordShadow<'a, 's> {
     known: PerAction<(&'a [u8], RecordFate)>,
     /// Prefixes of which an earlier action removes records, nobody knows yet which.
     wiped: SmallVec<[&'a [u8]; 1]>,
-    holds: &'s OpenReferences,
+    open_references: &'s OpenReferences,
     client: ClientId,
     /// Open references that the actions planned so far take.
-    more_holds: usize,
+    more_references: usize,
 }
 
 impl<'a> RecordShadow<'a, '_> {
@@ -373,15 +374,15 @@ impl<'a> RecordShadow<'a, '_> {
         match action {
             Action::Hold { key, .. } => {
                 self.existing(key)?;
-                self.more_holds += 1;
-                self.holds.check_room(self.client, self.more_holds)
+                self.more_references += 1;
+                self.open_references.check_room(self.client, self.more_references)
             }
             Action::SetHolders { key, holders } => {
                 self.existing(key)?;
-                self.more_holds += holders.len() / HOLDER_LEN;
-                self.holds.check_room(self.client, self.more_holds)
+                self.more_references += holders.len() / HOLDER_LEN;
+                self.open_references.check_room(self.client, self.more_references)
             }
-            Action::Holders { key } if self.holds.list(key).len() > HOLDERS_LEN_MAX => {
+            Action::Holders { key } if self.open_references.list(key).len() > HOLDERS_LEN_MAX => {
                 Err(ErrorKind::TooLarge)
             }
             Action::Detach { key, to } => {

@@ -7,7 +7,7 @@ use samite_backend::{RecordChange, RecordMeta, RecordStore, ValuePiece, ValueVie
 use samite_types::{ClientId, Epoch, ErrorKind, Version};
 use samite_wire::lookup::HEAD_LEN;
 use samite_wire::op::{
-    Action, DETACHED_KEPT, DETACHED_NONE, DETACHED_REMOVED, ReplyEncoder, TouchedRecords,
+    Action, ReplyEncoder, TouchedRecords, UNLINKED_KEPT, UNLINKED_NONE, UNLINKED_REMOVED,
 };
 use smallvec::SmallVec;
 
@@ -24,8 +24,8 @@ type Result<T> = std::result::Result<T, ErrorKind>;
 /// The state that actions work on.
 pub(crate) struct ActionRun<'a> {
     pub(crate) store: &'a mut dyn RecordStore,
-    pub(crate) lease_epoch: &'a mut Epoch,
-    pub(crate) holds: &'a mut OpenReferences,
+    pub(crate) name_space_generation: &'a mut Epoch,
+    pub(crate) open_references: &'a mut OpenReferences,
     /// The client that asks.
     pub(crate) client: ClientId,
     /// The version that changed records get.
@@ -37,19 +37,19 @@ pub(crate) struct ActionRun<'a> {
     /// Takes the keys of records that are changed.
     pub(crate) touched: Option<&'a mut Vec<Box<[u8]>>>,
     /// The client copies large values from the arena.
-    pub(crate) lends_memory: bool,
+    pub(crate) reads_in_place: bool,
     /// Grants delegations; `None`: they are refused.
-    pub(crate) lender: Option<DelegationGrantor<'a>>,
+    pub(crate) grantor: Option<DelegationGrantor<'a>>,
 }
 
 /// The needs of a grant of a delegation.
 pub(crate) struct DelegationGrantor<'a> {
-    pub(crate) leases: &'a mut RecordLeases,
+    pub(crate) delegations: &'a mut RecordLeases,
     pub(crate) client: ClientId,
     pub(crate) term_max: Duration,
     pub(crate) now: Duration,
     /// The client counts on the delegations that it asks for.
-    pub(crate) is_promised: bool,
+    pub(crate) is_certain: bool,
 }
 
 impl ActionRun<'_> {
@@ -75,7 +75,7 @@ impl ActionRun<'_> {
                 (*len, changed.ok_or(ErrorKind::NotFound)?)
             }
             Action::Delete { key } => {
-                self.holds.forget(key);
+                self.open_references.forget(key);
                 return Ok(ActionOutput::Deleted { existed: self.store.delete(key)? });
             }
             Action::DeletePrefix { prefix, limit } => {
@@ -101,20 +101,20 @@ impl ActionRun<'_> {
                 self.advance(key, (*offset, *count), (*to, *slack), step.numbers.as_ref())?,
             ),
             Action::RaiseLease { epoch } => {
-                let before = *self.lease_epoch;
-                *self.lease_epoch = before.max(*epoch);
+                let before = *self.name_space_generation;
+                *self.name_space_generation = before.max(*epoch);
                 self.store.require_lease(*epoch);
                 return Ok(ActionOutput::Number(before.get()));
             }
-            Action::Detach { key, to } => return self.detach(key, to).map(ActionOutput::Number),
+            Action::Detach { key, to } => return self.unlink(key, to).map(ActionOutput::Number),
             Action::SetHolders { key, holders } => {
-                return Ok(ActionOutput::Number(self.holds.set(key, holders)));
+                return Ok(ActionOutput::Number(self.open_references.set(key, holders)));
             }
             Action::MoveHolds { from, to } => {
-                return Ok(ActionOutput::Number(self.holds.move_all(from, to)));
+                return Ok(ActionOutput::Number(self.open_references.move_all(from, to)));
             }
             // Planned: the record is there, and there is room.
-            Action::Hold { key, token } => return Ok(self.hold(key, *token)),
+            Action::Hold { key, token } => return Ok(self.take_reference(key, *token)),
             // Planned when it was there: an earlier action of the same operation has let it go.
             Action::Locate { .. } => return Ok(self.ask(action).unwrap_or_else(|_| bytes(&[]))),
             // Damage is found by then, but not that of everything that a listing shows: it is asked for again.
@@ -142,8 +142,8 @@ impl ActionRun<'_> {
             Action::Get { key, offset, len } => {
                 let mut pieces = SmallVec::new();
                 let mut out = |piece| pieces.push(piece);
-                let found = match self.lends_memory {
-                    true => self.store.read_lent(key, *offset, *len, &mut out)?,
+                let found = match self.reads_in_place {
+                    true => self.store.read_in_place(key, *offset, *len, &mut out)?,
                     false => self.store.read(key, *offset, *len, &mut out)?,
                 };
                 let meta = found.ok_or(ErrorKind::NotFound)?;
@@ -156,26 +156,28 @@ impl ActionRun<'_> {
             Action::Extents { prefix, after, limit } => self.extents(prefix, after, *limit),
             Action::Lease { key, term_us } => {
                 let term = Duration::from_micros(u64::from(*term_us));
-                let granted = self.lender.as_mut().map_or(Duration::ZERO, |lender| {
-                    let term = term.min(lender.term_max);
-                    if lender.is_promised {
-                        lender.leases.grant_promised(lender.client, key, term, lender.now);
+                let granted = self.grantor.as_mut().map_or(Duration::ZERO, |grantor| {
+                    let term = term.min(grantor.term_max);
+                    if grantor.is_certain {
+                        grantor.delegations.grant_certain(grantor.client, key, term, grantor.now);
                         return term;
                     }
-                    lender.leases.grant(lender.client, key, term, lender.now)
+                    grantor.delegations.grant(grantor.client, key, term, grantor.now)
                 });
                 // No longer than the length that was asked for, which fits.
                 Ok(ActionOutput::Number(granted.as_micros() as u64))
             }
             Action::Hold { key, token } => {
                 self.check_reference(key, 1)?;
-                Ok(self.hold(key, *token))
+                Ok(self.take_reference(key, *token))
             }
-            Action::Release { token } => Ok(ActionOutput::Number(self.holds.release(*token))),
+            Action::Release { token } => {
+                Ok(ActionOutput::Number(self.open_references.release(*token)))
+            }
             Action::Locate { token } => {
-                self.holds.locate(*token).map(bytes).ok_or(ErrorKind::NotFound)
+                self.open_references.locate(*token).map(bytes).ok_or(ErrorKind::NotFound)
             }
-            Action::Holders { key } => Ok(bytes(&self.holds.list(key))),
+            Action::Holders { key } => Ok(bytes(&self.open_references.list(key))),
             _ => Err(ErrorKind::Internal),
         }
     }
@@ -183,33 +185,33 @@ impl ActionRun<'_> {
     /// Fails unless the record at `key` can get an open reference, as one of `count` of this
     /// operation.
     pub(crate) fn check_reference(&self, key: &[u8], count: usize) -> Result<()> {
-        self.holds.check_room(self.client, count)?;
+        self.open_references.check_room(self.client, count)?;
         match self.store.meta(key)? {
             Some(_) => Ok(()),
             None => Err(ErrorKind::NotFound),
         }
     }
 
-    fn hold(&mut self, key: &[u8], token: u64) -> ActionOutput {
-        ActionOutput::Number(self.holds.open_reference(self.client, key, token))
+    fn take_reference(&mut self, key: &[u8], token: u64) -> ActionOutput {
+        ActionOutput::Number(self.open_references.open_reference(self.client, key, token))
     }
 
-    fn detach(&mut self, key: &[u8], to: &[u8]) -> Result<u64> {
-        if !self.holds.is_referenced(key) {
-            self.holds.forget(key);
+    fn unlink(&mut self, key: &[u8], to: &[u8]) -> Result<u64> {
+        if !self.open_references.is_referenced(key) {
+            self.open_references.forget(key);
             let existed = self.store.delete(key)?;
-            return Ok(if existed { DETACHED_REMOVED } else { DETACHED_NONE });
+            return Ok(if existed { UNLINKED_REMOVED } else { UNLINKED_NONE });
         }
         let is_there = match key == to {
             true => self.store.meta(key)?.is_some(),
             false => self.store.rename(key, to, self.version)?,
         };
         if !is_there {
-            self.holds.forget(key);
-            return Ok(DETACHED_NONE);
+            self.open_references.forget(key);
+            return Ok(UNLINKED_NONE);
         }
-        self.holds.detached(key, to);
-        Ok(DETACHED_KEPT)
+        self.open_references.became_orphan(key, to);
+        Ok(UNLINKED_KEPT)
     }
 
     fn list(
@@ -264,7 +266,7 @@ impl ActionRun<'_> {
             ControlFlow::Continue(())
         })?;
         for key in &keys {
-            self.holds.forget(key);
+            self.open_references.forget(key);
             self.store.delete(key)?;
         }
         let count = keys.len() as u64;

@@ -150,7 +150,7 @@ fn key_values() -> Vec<CatalogueEntry> {
     let mut all = Vec::new();
     for (verb, transport) in VERBS.into_iter().flat_map(|verb| TRANSPORTS.map(|t| (verb, t))) {
         let setting =
-            KeySetting { verb, transport, backend: BackendKind::Memory, home: RecordHost::One };
+            KeySetting { verb, transport, backend: BackendKind::Memory, host: RecordHost::One };
         let of = |transport: TransportKind| format!("/kv/{}/100B/{transport}", verb.name());
         let redis = format!("/peer/redis/{}/100B/{transport}", verb.name());
         let name = of(transport);
@@ -222,10 +222,10 @@ fn objects() -> Vec<CatalogueEntry> {
 
 /// The cost of TLS: beside the same without it.
 fn sealed() -> Vec<CatalogueEntry> {
-    let (transport, home) = (TransportKind::Tls, RecordHost::OneTls);
+    let (transport, host) = (TransportKind::Tls, RecordHost::OneTls);
     let mut all = Vec::new();
     for verb in VERBS {
-        let setting = KeySetting { verb, transport, backend: BackendKind::Memory, home };
+        let setting = KeySetting { verb, transport, backend: BackendKind::Memory, host };
         let name = |transport| format!("/kv/{}/100B/{transport}", verb.name());
         let one = CatalogueEntry::new(name(transport), JudgedBy::Time, move |place| {
             kv::one(setting, place)
@@ -235,7 +235,7 @@ fn sealed() -> Vec<CatalogueEntry> {
     for direction in [ByteDirection::Read, ByteDirection::Write] {
         let name = |transport| format!("/object/{}/1MiB/{transport}", direction.name());
         let entry = CatalogueEntry::new(name(transport), JudgedBy::Rate, move |place| {
-            object::pieces(direction, transport, (1, home), place)
+            object::pieces(direction, transport, (1, host), place)
         });
         all.push(entry.beside(name(TransportKind::Tcp), None));
     }
@@ -247,7 +247,7 @@ fn mirrored() -> Vec<CatalogueEntry> {
     let mut all = Vec::new();
     for (verb, transport) in VERBS.into_iter().flat_map(|verb| TRANSPORTS.map(|t| (verb, t))) {
         let name = format!("/mirror/{}/100B/{transport}", verb.name());
-        let of = move |home| KeySetting { verb, transport, backend: BackendKind::Memory, home };
+        let of = move |host| KeySetting { verb, transport, backend: BackendKind::Memory, host };
         let alone = format!("{name}/alone");
         all.push(CatalogueEntry::new(&alone, JudgedBy::Time, move |place| {
             kv::one(of(RecordHost::OneOfTwo), place)
@@ -265,9 +265,9 @@ fn mirrored() -> Vec<CatalogueEntry> {
     }
     for transport in TRANSPORTS {
         let name = format!("/mirror/write/1MiB/{transport}");
-        let write = move |home| {
+        let write = move |host| {
             move |place: &mut BenchPlace| {
-                object::pieces(ByteDirection::Write, transport, (1, home), place)
+                object::pieces(ByteDirection::Write, transport, (1, host), place)
             }
         };
         let alone = format!("{name}/alone");
@@ -304,8 +304,8 @@ fn mirrored() -> Vec<CatalogueEntry> {
 
 /// Records that are on flash when they are acknowledged.
 fn durable() -> Vec<CatalogueEntry> {
-    let (verb, transport, home) = (KeyVerb::Put, TransportKind::Unix, RecordHost::Durable);
-    let setting = KeySetting { verb, transport, backend: BackendKind::Memory, home };
+    let (verb, transport, host) = (KeyVerb::Put, TransportKind::Unix, RecordHost::Durable);
+    let setting = KeySetting { verb, transport, backend: BackendKind::Memory, host };
     let put = CatalogueEntry::new("/durable/put/100B/unix", JudgedBy::Time, move |place| {
         kv::one(setting, place)
     });

@@ -83,7 +83,7 @@ struct MeasuredRow {
     name: String,
     /// Why it was not measured.
     skipped: Option<String>,
-    figures: WorkloadResult,
+    measured: WorkloadResult,
     /// Operations in a second that it should reach.
     per_s_min: Option<f64>,
     against: Vec<report::MeasuredAgainst>,
@@ -98,7 +98,7 @@ fn measure_one(
     let mut result = MeasuredRow {
         name: entry.name.clone(),
         skipped: None,
-        figures: WorkloadResult::default(),
+        measured: WorkloadResult::default(),
         per_s_min: entry.per_s_min,
         against: Vec::new(),
     };
@@ -126,11 +126,11 @@ fn measure_one(
     }
     let turns = WorkloadTurns::measure(&mut workloads, length)
         .map_err(|error| error.context(&entry.name))?;
-    result.figures = turns.summary(0);
+    result.measured = turns.summary(0);
     for (index, reference) in references.into_iter().enumerate() {
         result.against.push(report::MeasuredAgainst {
             name: reference.name.clone(),
-            figures: turns.summary(index + 1),
+            measured: turns.summary(index + 1),
             comparison: turns.compare(entry.what, index + 1, reference.aim),
         });
     }

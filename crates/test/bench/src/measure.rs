@@ -228,9 +228,9 @@ mod tests {
         assert_eq!(rate.holds(), Some(true));
         let excess = turns.compare(JudgedBy::Excess, 1, None);
         assert!((excess.value - 0.01).abs() < 0.001, "{excess:?}");
-        let figures = turns.summary(0);
-        assert_eq!(figures.ops, 50);
-        assert!((29_900..=30_100).contains(&figures.p50_ns), "{figures:?}");
+        let measured = turns.summary(0);
+        assert_eq!(measured.ops, 50);
+        assert!((29_900..=30_100).contains(&measured.p50_ns), "{measured:?}");
     }
 
     #[test]

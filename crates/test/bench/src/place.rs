@@ -50,13 +50,13 @@ impl BenchPlace {
     }
 
     /// The store with its records there, started when first asked for.
-    pub fn store(&mut self, home: RecordHost) -> Result<&BenchCluster> {
-        if home == RecordHost::One {
+    pub fn store(&mut self, host: RecordHost) -> Result<&BenchCluster> {
+        if host == RecordHost::One {
             return self.cluster();
         }
         let flash = self.flash();
         let flash = flash.to_string_lossy();
-        let (place, path, nodes, extra): (_, _, _, &[&str]) = match home {
+        let (place, path, nodes, extra): (_, _, _, &[&str]) = match host {
             RecordHost::OneTls => (&mut self.sealed, "sealed", 1, &["--tls"]),
             RecordHost::Durable => (&mut self.durable, "durable", 1, &["--durable", &flash]),
             _ => (&mut self.pair, "pair", 2, MIRRORED),

@@ -11,7 +11,7 @@ use crate::measure::{Comparison, ComparisonAim, JudgedBy, WorkloadResult};
 /// The benchmark against which one was measured.
 pub struct MeasuredAgainst {
     pub name: String,
-    pub figures: WorkloadResult,
+    pub measured: WorkloadResult,
     pub comparison: Comparison,
 }
 
@@ -29,16 +29,16 @@ pub fn table(out: &mut dyn Write, result: &MeasuredRow) -> Result<()> {
         return line(out, &format!("{:<36} skipped: {why}", result.name));
     }
     let aim = result.per_s_min.map_or_else(String::new, |least| {
-        let held = if result.figures.ops_per_s >= least { "ok" } else { "MISSED" };
+        let held = if result.measured.ops_per_s >= least { "ok" } else { "MISSED" };
         format!("(aim ≥ {}/s: {held})", count(least))
     });
-    let text = format!("{:<36} {:<52} {aim}", result.name, figures(&result.figures));
+    let text = format!("{:<36} {:<52} {aim}", result.name, measured(&result.measured));
     line(out, text.trim_end())?;
     for against in &result.against {
         let text = format!(
             "  {:<34} {:<52} {}",
             against.name,
-            figures(&against.figures),
+            measured(&against.measured),
             comparison(&against.comparison)
         );
         line(out, text.trim_end())?;
@@ -46,13 +46,13 @@ pub fn table(out: &mut dyn Write, result: &MeasuredRow) -> Result<()> {
     Ok(())
 }
 
-fn figures(figures: &WorkloadResult) -> String {
-    let rate = if figures.bytes_per_s > 64e6 {
-        format!("{:>7.2} GiB/s", figures.bytes_per_s / f64::from(1 << 30))
+fn measured(measured: &WorkloadResult) -> String {
+    let rate = if measured.bytes_per_s > 64e6 {
+        format!("{:>7.2} GiB/s", measured.bytes_per_s / f64::from(1 << 30))
     } else {
-        format!("{:>7}/s   ", count(figures.ops_per_s))
+        format!("{:>7}/s   ", count(measured.ops_per_s))
     };
-    format!("p50 {:>8}  p99 {:>8}  {rate}", time(figures.p50_ns), time(figures.p99_ns))
+    format!("p50 {:>8}  p99 {:>8}  {rate}", time(measured.p50_ns), time(measured.p99_ns))
 }
 
 fn comparison(comparison: &Comparison) -> String {
@@ -91,7 +91,7 @@ fn count(value: f64) -> String {
 pub fn json(out: &mut dyn Write, result: &MeasuredRow) -> Result<()> {
     let mut object = match &result.skipped {
         Some(why) => json!({ "skipped": why }),
-        None => figures_json(&result.figures),
+        None => measured_json(&result.measured),
     };
     object["name"] = result.name.clone().into();
     if let Some(least) = result.per_s_min {
@@ -104,7 +104,7 @@ pub fn json(out: &mut dyn Write, result: &MeasuredRow) -> Result<()> {
 }
 
 fn against_json(against: &MeasuredAgainst) -> Value {
-    let mut object = figures_json(&against.figures);
+    let mut object = measured_json(&against.measured);
     object["name"] = against.name.clone().into();
     let (kind, value) = match against.comparison.what {
         JudgedBy::Time => ("time_ratio", against.comparison.value),
@@ -123,16 +123,16 @@ fn against_json(against: &MeasuredAgainst) -> Value {
     object
 }
 
-fn figures_json(figures: &WorkloadResult) -> Value {
+fn measured_json(measured: &WorkloadResult) -> Value {
     json!({
-        "ops": figures.ops,
-        "ops_per_s": figures.ops_per_s,
-        "bytes_per_s": figures.bytes_per_s,
-        "p50_ns": figures.p50_ns,
-        "p90_ns": figures.p90_ns,
-        "p99_ns": figures.p99_ns,
-        "p999_ns": figures.p999_ns,
-        "max_ns": figures.max_ns,
+        "ops": measured.ops,
+        "ops_per_s": measured.ops_per_s,
+        "bytes_per_s": measured.bytes_per_s,
+        "p50_ns": measured.p50_ns,
+        "p90_ns": measured.p90_ns,
+        "p99_ns": measured.p99_ns,
+        "p999_ns": measured.p999_ns,
+        "max_ns": measured.max_ns,
     })
 }
 
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     fn sample(skipped: Option<String>) -> MeasuredRow {
-        let figures = WorkloadResult {
+        let measured = WorkloadResult {
             ops: 9,
             ops_per_s: 51_000.0,
             p50_ns: 19_600,
@@ -149,8 +149,8 @@ mod tests {
         };
         let comparison =
             Comparison { what: JudgedBy::Time, value: 1.3, aim: Some(ComparisonAim::AtMost(1.25)) };
-        let against = vec![MeasuredAgainst { name: "/floor".into(), figures, comparison }];
-        MeasuredRow { name: "/kv/get".into(), skipped, figures, per_s_min: Some(60e3), against }
+        let against = vec![MeasuredAgainst { name: "/floor".into(), measured, comparison }];
+        MeasuredRow { name: "/kv/get".into(), skipped, measured, per_s_min: Some(60e3), against }
     }
 
     #[test]

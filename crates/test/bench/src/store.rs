@@ -116,14 +116,14 @@ impl BenchCluster {
         name: &str,
         transport: TransportKind,
         backend: BackendKind,
-        home: RecordHost,
+        host: RecordHost,
     ) -> Result<Dataset> {
         let null = if backend == BackendKind::Null { "-null" } else { "" };
-        let both = if home == RecordHost::Both { "-both" } else { "" };
+        let both = if host == RecordHost::Both { "-both" } else { "" };
         self.connect(transport)?.create_dataset(&DatasetSpec {
             backend,
-            redundancy: home.redundancy(),
-            durability: home.durability(),
+            redundancy: host.redundancy(),
+            durability: host.durability(),
             ..DatasetSpec::new(format!("{name}{null}{both}"))
         })
     }

@@ -157,7 +157,7 @@ impl AuditSet {
             let partition = PartitionId(index as u32);
             let old = old.get(index);
             if let (Some(old), Some(before)) = (old, &before) {
-                self.check_heir(partition, old, group, before, map, now);
+                self.check_successor(partition, old, group, before, map, now);
             }
             let good =
                 group.members.iter().filter(|one| one.consistency == MemberConsistency::Good);
@@ -170,7 +170,7 @@ impl AuditSet {
     }
 
     /// A member that was started anew may only be good when all that were good have died.
-    fn check_heir(
+    fn check_successor(
         &mut self,
         partition: PartitionId,
         old: &MirrorGroup,
@@ -183,7 +183,7 @@ impl AuditSet {
             let member = group.members.iter().find(|member| member.target == target);
             member.map(|member| member.consistency)
         };
-        let is_heir = new.members.iter().any(|member| {
+        let is_successor = new.members.iter().any(|member| {
             let target = member.target;
             member.consistency == MemberConsistency::Good
                 && match consistency(old, target) {
@@ -194,7 +194,7 @@ impl AuditSet {
                     _ => false,
                 }
         });
-        if !is_heir {
+        if !is_successor {
             return;
         }
         let alive = old.members.iter().find(|member| {

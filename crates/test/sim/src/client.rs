@@ -205,7 +205,7 @@ impl SimClient {
         let header = RequestHeader {
             dataset,
             map_epoch,
-            lease_epoch: Epoch(u64::MAX),
+            name_space_generation: Epoch(u64::MAX),
             answered_below: if current.seq.get() > 0 { current.seq } else { answered_below },
             is_retry: current.was_sent,
         };

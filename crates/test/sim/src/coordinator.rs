@@ -49,7 +49,7 @@ type Answer = (ProcessPlace, RequestId, SavedVerdict);
 
 /// A coordinator that leads.
 struct SimulatedLeader {
-    decider: SimulatedState,
+    decisions: SimulatedState,
     /// Revision of the saved state, and the epoch of its map.
     saved: (u64, Epoch),
     saved_at: Duration,
@@ -59,14 +59,14 @@ struct SimulatedLeader {
 
 impl SimulatedLeader {
     fn now(&self) -> (u64, Epoch) {
-        (self.decider.revision(), self.decider.epoch())
+        (self.decisions.revision(), self.decisions.epoch())
     }
 
     /// The decision is saved.
     fn publish(&mut self, now: Duration) {
         self.saved = self.now();
         self.saved_at = now;
-        if let Some(map) = self.decider.map() {
+        if let Some(map) = self.decisions.map() {
             self.history.note(self.published.as_deref(), map);
             self.published = Some(Arc::clone(map));
         }
@@ -89,7 +89,7 @@ pub struct SimCoordinator {
     fresh: Fresh,
     election: KeyElection,
     timing: ClusterTiming,
-    witness: LeaderReachability,
+    reachability: LeaderReachability,
     /// Nodes of the cluster.
     nodes: usize,
     leading: Option<SimulatedLeader>,
@@ -112,7 +112,7 @@ impl SimCoordinator {
             fresh,
             election: KeyElection::new(leader, number, timing),
             timing,
-            witness: LeaderReachability::new(NodeId(id), timing),
+            reachability: LeaderReachability::new(NodeId(id), timing),
             nodes,
             leading: None,
             pending: None,
@@ -242,13 +242,13 @@ impl SimCoordinator {
                 }
                 continue;
             }
-            answers.push((from, id, leading.decider.decide(context.now, request)));
+            answers.push((from, id, leading.decisions.decide(context.now, request)));
         }
-        leading.decider.tick(context.now);
+        leading.decisions.tick(context.now);
         if leading.now() == leading.saved {
             return answer(leading, answers, context);
         }
-        let state = Some(leading.decider.state());
+        let state = Some(leading.decisions.state());
         match self.election.renewal_now(context.now) {
             Some((expected, seat)) => {
                 let swap = StateRequest::Swap { expected, seat, state };
@@ -262,11 +262,11 @@ impl SimCoordinator {
     fn watch_leader(&mut self, context: &mut ProcessContext<'_>) {
         for (_, _, request) in &self.queue {
             if let ControlRequest::Heartbeat(beat) = request {
-                self.witness.heard(beat, context.now);
+                self.reachability.heard(beat, context.now);
             }
         }
         let leader = self.election.leader().map(|leader| leader.node);
-        if self.witness.deposes(leader, None, self.nodes, context.now) {
+        if self.reachability.deposes(leader, None, self.nodes, context.now) {
             context.note(|| format!("challenges {leader:?}"));
             self.election.challenge();
         }
@@ -303,9 +303,9 @@ impl SimCoordinator {
             }
             (PendingKind::Load, StateReply::State(state)) => {
                 if self.election.leads(now) {
-                    let decider = (self.fresh)(state.as_deref(), now);
+                    let decisions = (self.fresh)(state.as_deref(), now);
                     let mut leading = SimulatedLeader {
-                        decider,
+                        decisions,
                         saved: (0, Epoch(0)),
                         saved_at: now,
                         published: None,
@@ -314,7 +314,7 @@ impl SimCoordinator {
                     leading.publish(now);
                     context.note(|| format!("leads, from {}", leading.saved.1));
                     // Saved is decided, also when nobody was told.
-                    if let Some(map) = leading.decider.map_data() {
+                    if let Some(map) = leading.decisions.map_data() {
                         context.audit.published(&map, context.world_now);
                     }
                     self.leading = Some(leading);
@@ -328,7 +328,7 @@ impl SimCoordinator {
     fn saved(&mut self, answers: Vec<Answer>, context: &mut ProcessContext<'_>) {
         let Some(leading) = &mut self.leading else { return };
         leading.publish(context.now);
-        if let Some(map) = leading.decider.map().map(|map| map.data()) {
+        if let Some(map) = leading.decisions.map().map(|map| map.data()) {
             context
                 .note(|| format!("publishes {}: {}", map.epoch, crate::leader_state::words(map)));
             context.audit.published(map, context.world_now);

@@ -127,8 +127,8 @@ impl SimulatedState {
                 self.coordinator.report(node, &reports)?;
                 Ok(SavedVerdict::Map(known))
             }
-            ControlRequest::Wish { node, wish } => {
-                self.coordinator.admin_request(node, wish)?;
+            ControlRequest::Wish { node, request } => {
+                self.coordinator.admin_request(node, request)?;
                 Ok(SavedVerdict::Map(Epoch(0)))
             }
             ControlRequest::AcknowledgeLoss { by, seen } => {

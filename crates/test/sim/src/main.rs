@@ -84,13 +84,13 @@ fn scale((from, to): (u32, u32), as_json: bool) -> Result<(), String> {
     let mut nodes = from;
     while nodes <= to {
         let begun = Instant::now();
-        let figures = measure(nodes).map_err(|cause| format!("{nodes} nodes: {cause}"))?;
+        let metrics = measure(nodes).map_err(|cause| format!("{nodes} nodes: {cause}"))?;
         if as_json {
-            println!("{}", json!(figures));
+            println!("{}", json!(metrics));
         } else {
-            println!("{figures:?} in {:.1} s", begun.elapsed().as_secs_f64());
+            println!("{metrics:?} in {:.1} s", begun.elapsed().as_secs_f64());
         }
-        all.push(figures);
+        all.push(metrics);
         nodes *= 2;
     }
     let written = std::fs::write("docs/scale.md", page(&all))
@@ -150,7 +150,7 @@ fn one(seed: u64, rules: RunRules, args: &SimArgs) -> Result<bool, String> {
     if let Some(voters) = scenario.voters {
         println!("voters: a write takes up to {} us to get to flash", voters.flash_us);
     }
-    for wished in &scenario.wishes {
+    for wished in &scenario.admin_requests {
         println!("wish: from {:?} on: {:?}", wished.at, wished.want);
     }
     for (index, planned) in scenario.faults.iter().enumerate() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use samite_types::ErrorKind;
-use samite_wire::op::{DETACHED_KEPT, DETACHED_NONE, DETACHED_REMOVED};
+use samite_wire::op::{UNLINKED_KEPT, UNLINKED_NONE, UNLINKED_REMOVED};
 
 use crate::losses::PartitionEvent;
 use crate::op::{Key, OpCondition, OpOutcome, OpStep, SimOperation, StepResultSeen, name};
@@ -141,14 +141,14 @@ impl PartitionModel {
                 let key = self.holds.remove(&token);
                 StepResultSeen::Number(key.map_or(0, |key| self.holders(key)))
             }
-            OpStep::Detach(key, to) => StepResultSeen::Number(self.detach(key, to)),
+            OpStep::Detach(key, to) => StepResultSeen::Number(self.unlink_to_orphan(key, to)),
         }
     }
 
-    fn detach(&mut self, key: Key, to: Key) -> u64 {
-        let Some(value) = self.records.remove(&key) else { return DETACHED_NONE };
+    fn unlink_to_orphan(&mut self, key: Key, to: Key) -> u64 {
+        let Some(value) = self.records.remove(&key) else { return UNLINKED_NONE };
         if self.holders(key) == 0 {
-            return DETACHED_REMOVED;
+            return UNLINKED_REMOVED;
         }
         self.keep(key, to, value)
     }
@@ -159,7 +159,7 @@ impl PartitionModel {
         for holds in self.holds.values_mut().filter(|holds| **holds == key) {
             *holds = to;
         }
-        DETACHED_KEPT
+        UNLINKED_KEPT
     }
 
     fn holders(&self, key: Key) -> u64 {

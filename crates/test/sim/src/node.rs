@@ -48,7 +48,7 @@ type SlotId = (DatasetId, PartitionId);
 
 /// A deferred reply: it waits until what it has seen is committed.
 struct SimDeferredReply {
-    ticket: CommitPosition,
+    commit_position: CommitPosition,
     to: ProcessPlace,
     id: RequestId,
     is_mutation: bool,
@@ -182,25 +182,25 @@ impl SimNode {
         let op_context = OpContext {
             answered_below: header.answered_below,
             is_retry: header.is_retry,
-            lease_epoch: header.lease_epoch,
+            name_space_generation: header.name_space_generation,
             body_len_max: 64 << 10,
             now: context.now,
-            lease_term_max: Duration::ZERO,
-            lends_memory: false,
-            promises_leases: false,
+            delegation_term_max: Duration::ZERO,
+            reads_in_place: false,
+            grants_all_delegations: false,
         };
-        let (outcome, ticket) =
+        let (outcome, commit_position) =
             slot.mirrored.apply(client, &op_context, operation, &mut NoGrants, at);
         if matches!(outcome, AppliedOutcome::Done(_)) {
             context.history.done(id, context.world_now);
         }
         let is_mutation = operation.is_mutation();
         let (body, payload) = reply::encode(&[outcome], epoch);
-        let now = match ticket {
+        let now = match commit_position {
             None => Some((body, payload)),
-            Some(ticket) => {
+            Some(commit_position) => {
                 slot.held.push_back(SimDeferredReply {
-                    ticket,
+                    commit_position,
                     to,
                     id,
                     is_mutation,
@@ -337,8 +337,8 @@ impl SimNode {
     ) {
         let epoch = map.map_or(Epoch(0), |map| map.epoch());
         while let Some(held) = slot.held.front() {
-            let standing = slot.mirrored.commit_status(held.ticket);
-            if standing == CommitStatus::Waiting {
+            let status = slot.mirrored.commit_status(held.commit_position);
+            if status == CommitStatus::Waiting {
                 break;
             }
             let Some(SimDeferredReply { to, id, is_mutation, body, payload, .. }) =
@@ -346,7 +346,7 @@ impl SimNode {
             else {
                 break;
             };
-            if standing == CommitStatus::Lost {
+            if status == CommitStatus::Lost {
                 let (body, payload) = reply::refusal(ErrorKind::StaleMap, epoch);
                 context.send(to, SimMessage::Reply { id, body, payload });
                 continue;

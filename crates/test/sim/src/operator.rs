@@ -21,7 +21,7 @@ const AGAIN: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct SimOperator {
     coordinators: u32,
-    wishes: VecDeque<PlannedRequest>,
+    admin_requests: VecDeque<PlannedRequest>,
     begun: Duration,
     /// When the last admin request was fulfilled.
     done: Duration,
@@ -36,7 +36,7 @@ impl SimOperator {
     pub fn new(scenario: &RunScenario, number: u64) -> Self {
         Self {
             coordinators: scenario.coordinators,
-            wishes: scenario.wishes.iter().copied().collect(),
+            admin_requests: scenario.admin_requests.iter().copied().collect(),
             begun: Duration::ZERO,
             done: Duration::ZERO,
             seen: None,
@@ -47,28 +47,28 @@ impl SimOperator {
     /// Whether everything it wanted is done.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.wishes.is_empty()
+        self.admin_requests.is_empty()
     }
 
     /// Its request, in words.
     #[must_use]
     pub fn doing(&self) -> String {
-        format!("{:?}", self.wishes)
+        format!("{:?}", self.admin_requests)
     }
 
     fn wants(&self) -> Option<OperatorRequest> {
-        self.wishes.front().map(|wished| wished.want)
+        self.admin_requests.front().map(|wished| wished.want)
     }
 
     fn tell(&mut self, context: &mut ProcessContext<'_>) {
-        let Some(next) = self.wishes.front() else { return };
+        let Some(next) = self.admin_requests.front() else { return };
         let begins = (self.begun + next.at).max(self.done + next.after);
         if context.now < begins {
             return context.wake_at(begins);
         }
         let request = match (next.want, &self.seen) {
-            (OperatorRequest::Node(node, wish), _) => {
-                ControlRequest::Wish { node: NodeId(node), wish }
+            (OperatorRequest::Node(node, request), _) => {
+                ControlRequest::Wish { node: NodeId(node), request }
             }
             (OperatorRequest::Acknowledge, None) => ControlRequest::Map { known: Epoch(0) },
             (OperatorRequest::Acknowledge, Some((by, seen))) => {
@@ -82,7 +82,7 @@ impl SimOperator {
         // An earlier admin request that came a second time, late, may have taken the drain back.
         let drain = match next.want {
             OperatorRequest::Node(node, AdminRequest::Remove { .. }) => {
-                Some(ControlRequest::Wish { node: NodeId(node), wish: AdminRequest::Drain })
+                Some(ControlRequest::Wish { node: NodeId(node), request: AdminRequest::Drain })
             }
             _ => None,
         };
@@ -104,7 +104,7 @@ impl SimProcess for SimOperator {
 
     fn receive(&mut self, _: ProcessPlace, message: SimMessage, context: &mut ProcessContext<'_>) {
         let SimMessage::ControlReply { id, body } = message else { return };
-        if id != RequestId(self.next_request) || self.wishes.is_empty() {
+        if id != RequestId(self.next_request) || self.admin_requests.is_empty() {
             return;
         }
         let is_done = match control::decode(&body) {
@@ -128,7 +128,7 @@ impl SimProcess for SimOperator {
             _ => false,
         };
         if is_done {
-            let done = self.wishes.pop_front();
+            let done = self.admin_requests.pop_front();
             self.seen = None;
             context.note(|| format!("has {done:?}"));
             self.next_request += 1;

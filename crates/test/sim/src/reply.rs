@@ -10,14 +10,14 @@ pub type Encoded = (Vec<u8>, Vec<u8>);
 /// A reply that says why nothing was tried.
 #[must_use]
 pub fn refusal(kind: ErrorKind, map_epoch: Epoch) -> Encoded {
-    let header = ReplyHeader { refused: Some(kind), map_epoch, lease_epoch: Epoch(0) };
+    let header = ReplyHeader { refused: Some(kind), map_epoch, name_space_generation: Epoch(0) };
     (ReplyEncoder::new(Vec::new(), &header).finish(&[]), Vec::new())
 }
 
 /// The reply with these outcomes.
 #[must_use]
 pub fn encode(outcomes: &[AppliedOutcome], map_epoch: Epoch) -> Encoded {
-    let header = ReplyHeader { refused: None, map_epoch, lease_epoch: Epoch(0) };
+    let header = ReplyHeader { refused: None, map_epoch, name_space_generation: Epoch(0) };
     let mut encoder = ReplyEncoder::new(Vec::new(), &header);
     let mut payload = Vec::new();
     for outcome in outcomes {

@@ -111,7 +111,7 @@ impl RunRules {
             requires_late: self.breaks(BrokenRule::LateAcks),
             ignores_room: self.breaks(BrokenRule::NoRoom),
             // The rules of read leases are found by the tests of `partition`
-            // (`wrong_ways_of_reading`, `lent.rs`).
+            // (`wrong_ways_of_reading`, `granted_reads.rs`).
             ..MirrorRules::default()
         }
     }

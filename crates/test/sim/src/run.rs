@@ -202,10 +202,10 @@ fn settle(world: &mut SimWorld, scenario: &RunScenario) -> bool {
         if !are_current || !map.is_some_and(|map| is_whole(map, scenario)) {
             whole = None;
         } else if let Some((since, _)) = whole.filter(|(_, before)| *before == epoch) {
-            if scenario.wishes.is_empty() || world.now() >= since + QUIET {
+            if scenario.admin_requests.is_empty() || world.now() >= since + QUIET {
                 return true;
             }
-        } else if scenario.wishes.is_empty() {
+        } else if scenario.admin_requests.is_empty() {
             return true;
         } else {
             whole = Some((world.now(), epoch));
@@ -281,7 +281,7 @@ fn build(scenario: &RunScenario, readable: bool, task: Option<ClientTask>) -> Si
     (0..scenario.coordinators).map(ProcessPlace::Coordinator).for_each(&mut add);
     (0..scenario.nodes).map(ProcessPlace::Node).for_each(&mut add);
     (0..scenario.clients).map(ProcessPlace::Client).for_each(&mut add);
-    if !scenario.wishes.is_empty() {
+    if !scenario.admin_requests.is_empty() {
         add(ProcessPlace::Client(OPERATOR));
     }
     world

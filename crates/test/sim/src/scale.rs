@@ -80,8 +80,8 @@ pub struct ScaleMetrics {
 /// The phase that took too long.
 pub fn measure(nodes: u32) -> Result<ScaleMetrics, String> {
     let without = measure_with(nodes, MessageCost { counts_maps: false, ..COST })?;
-    let figures = measure_with(nodes, COST)?;
-    Ok(ScaleMetrics { rebuild_without_maps_ms: without.rebuild_ms, ..figures })
+    let metrics = measure_with(nodes, COST)?;
+    Ok(ScaleMetrics { rebuild_without_maps_ms: without.rebuild_ms, ..metrics })
 }
 
 fn measure_with(nodes: u32, cost: MessageCost) -> Result<ScaleMetrics, String> {
@@ -104,8 +104,9 @@ fn measure_with(nodes: u32, cost: MessageCost) -> Result<ScaleMetrics, String> {
     let failover_ms = (world.now() - died).as_millis() as u64;
     let after = map(&world, 1).cloned().ok_or("no map")?;
     let (given_up, told) = (world.now(), answered(&world));
-    let wish = ControlRequest::Wish { node: victim, wish: AdminRequest::Remove { force: true } };
-    let ask = SimMessage::control(RequestId(1), &wish);
+    let request =
+        ControlRequest::Wish { node: victim, request: AdminRequest::Remove { force: true } };
+    let ask = SimMessage::control(RequestId(1), &request);
     world.send(ProcessPlace::Client(0), ProcessPlace::Coordinator(0), ask);
     run_until(&mut world, "rebuild", |world| {
         map(world, 1).is_some_and(|map| map.node(victim).is_none() && run::is_whole(map, &scenario))
@@ -113,7 +114,7 @@ fn measure_with(nodes: u32, cost: MessageCost) -> Result<ScaleMetrics, String> {
     let rebuild_ms = (world.now() - given_up).as_millis() as u64;
     let per_node = f64::from(partitions) / f64::from(nodes);
     let lost = led_by(&before, victim) as f64;
-    let heir =
+    let successor =
         (1..scenario_nodes).map(|id| led_by(&after, NodeId(id)) - led_by(&before, NodeId(id)));
     let node_len = u64::from(VALUE_LEN) * 2 * SHRUNK as u64 * u64::from(partitions) * 2;
     Ok(ScaleMetrics {
@@ -125,7 +126,7 @@ fn measure_with(nodes: u32, cost: MessageCost) -> Result<ScaleMetrics, String> {
         followers: followers(&before, victim),
         messages_per_create,
         failover_ms,
-        heir_share: heir.max().unwrap_or(0) as f64 / lost,
+        heir_share: successor.max().unwrap_or(0) as f64 / lost,
         rebuild_ms,
         rebuild_without_maps_ms: rebuild_ms,
         map_kib: control::encode(before.data()).len() as u64 >> 10,
@@ -138,7 +139,7 @@ fn scenario(nodes: u32) -> RunScenario {
     RunScenario {
         nodes,
         founders: nodes,
-        wishes: Vec::new(),
+        admin_requests: Vec::new(),
         flash_us: None,
         room: Vec::new(),
         coordinators: 1,

@@ -99,7 +99,7 @@ pub struct RunScenario {
     /// The first so many of them found the cluster; the others come when they are wanted.
     pub founders: u32,
     /// The admin requests, in this order.
-    pub wishes: Vec<PlannedRequest>,
+    pub admin_requests: Vec<PlannedRequest>,
     /// Instances of the coordinator.
     pub coordinators: u32,
     /// They have voters; `None`: a store.
@@ -164,7 +164,7 @@ impl RunScenario {
             seed,
             nodes,
             founders: nodes,
-            wishes: Vec::new(),
+            admin_requests: Vec::new(),
             coordinators: if rng.chance(500) { 1 } else { 3 },
             voters: None,
             clients: rng.between(2, 5) as u32,
@@ -335,10 +335,14 @@ impl RunScenario {
         // The request before may come a second time, late: an operator that takes it back waits for
         // that.
         let late_for = Duration::from_millis(2_500);
-        let mut wishes = Vec::new();
-        let mut want = |rng: &mut SimRng, node, wish, after| {
+        let mut admin_requests = Vec::new();
+        let mut want = |rng: &mut SimRng, node, request, after| {
             at += rng.micros(100_000, 1_500_000);
-            wishes.push(PlannedRequest { at, after, want: OperatorRequest::Node(node, wish) });
+            admin_requests.push(PlannedRequest {
+                at,
+                after,
+                want: OperatorRequest::Node(node, request),
+            });
             at
         };
         self.nodes = self.founders + late;
@@ -365,11 +369,11 @@ impl RunScenario {
                 want(rng, node, AdminRequest::Undrain, late_for);
             }
         }
-        wishes.extend((0..self.nodes).map(|node| {
+        admin_requests.extend((0..self.nodes).map(|node| {
             let after = if node == 0 { late_for } else { Duration::ZERO };
             PlannedRequest { at, after, want: OperatorRequest::Node(node, AdminRequest::Add) }
         }));
-        self.wishes = wishes;
+        self.admin_requests = admin_requests;
     }
 
     /// An acknowledged change is on flash, so that all nodes may die at once.
@@ -420,14 +424,14 @@ impl RunScenario {
             }
             if rng.chance(700) {
                 let at = well_at + rng.micros(0, 4_000_000);
-                self.wishes.push(PlannedRequest {
+                self.admin_requests.push(PlannedRequest {
                     at,
                     after: Duration::ZERO,
                     want: OperatorRequest::Acknowledge,
                 });
             }
         }
-        self.wishes.sort_by_key(|wished| wished.at);
+        self.admin_requests.sort_by_key(|wished| wished.at);
     }
 
     /// All instances of the coordinator but one are cut off from the nodes for a while, and not from the store.
@@ -547,7 +551,7 @@ impl RunScenario {
     #[must_use]
     pub fn well_at(&self) -> Duration {
         let ends = self.faults.iter().map(|planned| planned.at + planned.lasts);
-        let wishes = self.wishes.last().map(|wished| wished.at);
-        ends.chain(wishes).max().unwrap_or_default()
+        let admin_requests = self.admin_requests.last().map(|wished| wished.at);
+        ends.chain(admin_requests).max().unwrap_or_default()
     }
 }

@@ -203,7 +203,7 @@ impl SimWorld {
             }
             WorldEvent::Damaged { from, to, number } => self.damage(from, to, number),
             WorldEvent::Broken { at, life, peer } => self.break_off(at, life, peer),
-            WorldEvent::Wake { place, life } => self.alarm(place, life),
+            WorldEvent::Wake { place, life } => self.fire_timer(place, life),
             WorldEvent::Begin(fault, lasts) => self.begin(fault, lasts),
             WorldEvent::End(fault) => self.end(fault),
         }
@@ -268,7 +268,7 @@ impl SimWorld {
         self.act(at, |process, context| process.broken(peer, context));
     }
 
-    fn alarm(&mut self, place: ProcessPlace, life: u64) {
+    fn fire_timer(&mut self, place: ProcessPlace, life: u64) {
         let now = self.now;
         let Some(site) = self.sites.get_mut(&place) else { return };
         if site.process.is_none() || site.life != life || site.wake.is_none_or(|wake| wake > now) {

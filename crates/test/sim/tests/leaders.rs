@@ -25,7 +25,7 @@ fn report(
     let scenario = RunScenario {
         nodes: 3,
         founders: 3,
-        wishes: Vec::new(),
+        admin_requests: Vec::new(),
         coordinators,
         redundancy: 2,
         calls: 40,

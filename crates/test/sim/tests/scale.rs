@@ -7,15 +7,15 @@ use samite_sim::scale::{ScaleMetrics, measure};
 #[test]
 fn more_nodes_share_load_and_rebuild_and_cost_no_messages() {
     let all: Vec<ScaleMetrics> = [4, 16, 64].map(|nodes| measure(nodes).unwrap()).into();
-    for figures in &all {
-        assert!(figures.primaries <= 1.1 && figures.members <= 1.1, "{figures:?}");
+    for metrics in &all {
+        assert!(metrics.primaries <= 1.1 && metrics.members <= 1.1, "{metrics:?}");
         // A partition that was idle asks its members for room when it is used again: two messages, once a second at most.
-        let messages = figures.messages_per_create;
-        assert!((4.0..4.02).contains(&messages), "{figures:?}");
-        assert!(figures.failover_ms < 1500, "{figures:?}");
+        let messages = metrics.messages_per_create;
+        assert!((4.0..4.02).contains(&messages), "{metrics:?}");
+        assert!(metrics.failover_ms < 1500, "{metrics:?}");
         // Changes are told, not everything: less than one whole map for each node.
-        let whole = (figures.map_kib + 1) * u64::from(figures.nodes);
-        assert!(figures.rebuild_maps_kib <= whole, "{figures:?}");
+        let whole = (metrics.map_kib + 1) * u64::from(metrics.nodes);
+        assert!(metrics.rebuild_maps_kib <= whole, "{metrics:?}");
     }
     assert!(all.is_sorted_by(|few, many| few.rebuild_ms > many.rebuild_ms), "{all:?}");
     let last = all.last().unwrap();

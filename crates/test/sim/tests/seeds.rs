@@ -62,7 +62,7 @@ fn seeds_have_voters_that_lose_their_disks() {
     assert!(count(&|one| loses(one) && one.voters.is_none()) == 0);
     assert!(count(&loses) > 150);
     assert!(count(&|one| loses(one) && one.flash_us.is_some()) > 30);
-    assert!(count(&|one| loses(one) && !one.wishes.is_empty()) > 30);
+    assert!(count(&|one| loses(one) && !one.admin_requests.is_empty()) > 30);
 }
 
 /// Records of one node alone and records of all are lost, the losses are acknowledged or not, and
@@ -73,8 +73,9 @@ fn seeds_lose_what_is_in_memory() {
     for scenario in (0..1000).map(RunScenario::new) {
         let acknowledges = |wished: &PlannedRequest| wished.want == OperatorRequest::Acknowledge;
         alone += u32::from(scenario.redundancy == 1);
-        acknowledged += u32::from(scenario.wishes.iter().any(acknowledges));
-        mirrored += u32::from(scenario.redundancy > 1 && scenario.wishes.iter().any(acknowledges));
+        acknowledged += u32::from(scenario.admin_requests.iter().any(acknowledges));
+        mirrored +=
+            u32::from(scenario.redundancy > 1 && scenario.admin_requests.iter().any(acknowledges));
     }
     assert!(alone > 50 && mirrored > 20 && acknowledged > 50, "{alone} {mirrored} {acknowledged}");
 }

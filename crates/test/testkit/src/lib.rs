@@ -1,7 +1,10 @@
-//! Clusters for tests: nodes as threads of the test ([`LocalCluster`]), or as real processes ([`ProcessCluster`]); and the library that
-//! programs are interposed with ([`preload_library`]). Clients and datasets for them are made by [`datasets`]. Tests that a machine cannot run say so by [`skip`].
+//! Clusters for tests: nodes as threads of the test ([`LocalCluster`]), or as real processes
+//! ([`ProcessCluster`]); and the library that programs are interposed with ([`preload_library`]).
+//! Clients and datasets for them are made by [`datasets`]. Tests that a machine cannot run say so
+//! by [`skip`].
 //!
-//! Each cluster has a runtime directory of its own in a temporary place, and is gone with everything it made when it is dropped.
+//! Each cluster has a runtime directory of its own in a temporary place, and is gone with
+//! everything it made when it is dropped.
 
 pub mod datasets;
 mod local;

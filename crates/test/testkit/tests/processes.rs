@@ -209,7 +209,7 @@ fn a_node_that_is_stopped_for_a_while_is_a_pause_and_nothing_stale_is_seen_over_
         cluster.signal_node(NodeId(1), Signal::CONT).unwrap();
         goes_on(200);
     });
-    assert!(shown.into_inner() > 0, "the board was never read");
+    assert!(shown.into_inner() > 0, "the look-up table was never read");
     // By now it may be the primary again.
     let term = |map: &samite_placement::ClusterMap| map.group(redundancy, at).unwrap().term;
     assert!(term(&near.refresh_map().unwrap()) > term(&map));

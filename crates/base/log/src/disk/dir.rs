@@ -164,11 +164,11 @@ impl LogFile for DirFile {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let op = (DiskOp::Write, bytes.len());
-        let harm = meet(self.faults.as_ref(), op, ("write", &self.path))?;
+        let injected = meet(self.faults.as_ref(), op, ("write", &self.path))?;
         let write = |bytes: &[u8]| {
             self.file.write_all_at(bytes, offset).map_err(|error| self.failed("write", &error))
         };
-        match harm {
+        match injected {
             None => write(bytes),
             Some(WriteFault::Rot(bit)) => {
                 let mut rotten = bytes.to_vec();

@@ -351,8 +351,8 @@ mod tests {
     fn disks_fail_as_told() {
         let node = NodeId(2);
         let mut plan = plan("disk slow 5ms 2\ndisk torn 50% 2 1s\ndisk full 100% 3");
-        let calm = plan.disk(node, DiskOp::Write, 100, at(0));
-        assert_eq!(calm, DiskVerdict { delay: Duration::from_millis(5), fault: None });
+        let quiet = plan.disk(node, DiskOp::Write, 100, at(0));
+        assert_eq!(quiet, DiskVerdict { delay: Duration::from_millis(5), fault: None });
         let torn: Vec<usize> = (0..1000)
             .filter_map(|_| match plan.disk(node, DiskOp::Write, 100, at(1000)).fault {
                 Some(DiskFault::Torn { kept }) => Some(kept),

@@ -162,7 +162,7 @@ fn request_header(decoder: &mut FieldDecoder<'_>) -> Result<(RequestHeader, usiz
     let header = RequestHeader {
         dataset: DatasetId(decoder.u32("dataset")?),
         map_epoch: Epoch(decoder.u64("map epoch")?),
-        lease_epoch: Epoch(decoder.u64("lease epoch")?),
+        name_space_generation: Epoch(decoder.u64("name-space generation")?),
         answered_below: Seq(decoder.u64("answered below")?),
         is_retry: flag(decoder, "retry flag")?,
     };
@@ -302,7 +302,9 @@ fn action<'a>(
             after: key(decoder)?,
             limit: decoder.u32("limit")?.min(LIST_ENTRIES_MAX),
         },
-        tag::RAISE_LEASE => Action::RaiseLease { epoch: Epoch(decoder.u64("lease epoch")?) },
+        tag::RAISE_LEASE => {
+            Action::RaiseLease { epoch: Epoch(decoder.u64("name-space generation")?) }
+        }
         tag::LEASE => Action::Lease { key: key(decoder)?, term_us: decoder.u32("lease term")? },
         tag::HOLD => Action::Hold { key: key(decoder)?, token: decoder.u64("token")? },
         tag::RELEASE => Action::Release { token: decoder.u64("token")? },

@@ -91,7 +91,7 @@ impl<'a> RequestEncoder<'a> {
         body.clear();
         body.put_u32(header.dataset.get());
         body.put_u64(header.map_epoch.get());
-        body.put_u64(header.lease_epoch.get());
+        body.put_u64(header.name_space_generation.get());
         body.put_u64(header.answered_below.get());
         body.put_u8(u8::from(header.is_retry));
         debug_assert_eq!(body.len(), REQUEST_COUNT_AT);
@@ -379,14 +379,14 @@ impl ReplyEncoder {
         body.clear();
         body.put_u8(header.refused.map_or(0, ErrorKind::code));
         body.put_u64(header.map_epoch.get());
-        body.put_u64(header.lease_epoch.get());
+        body.put_u64(header.name_space_generation.get());
         debug_assert_eq!(body.len(), REPLY_COUNT_AT);
         body.put_u16(0);
         Self { body, count: 0 }
     }
 
     /// Changes the name-space generation that the header gave, now that the operations have run.
-    pub fn set_lease_epoch(&mut self, epoch: Epoch) {
+    pub fn set_name_space_generation(&mut self, epoch: Epoch) {
         self.body[REPLY_LEASE_AT..REPLY_COUNT_AT].copy_from_slice(&epoch.get().to_le_bytes());
     }
 

@@ -101,7 +101,7 @@ impl<'a> ReplyReader<'a> {
         let header = ReplyHeader {
             refused,
             map_epoch: Epoch(decoder.u64("map epoch")?),
-            lease_epoch: Epoch(decoder.u64("lease epoch")?),
+            name_space_generation: Epoch(decoder.u64("name-space generation")?),
         };
         let count = usize::from(decoder.u16("outcome count")?);
         if count > OPERATIONS_MAX {

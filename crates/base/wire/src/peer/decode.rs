@@ -208,12 +208,18 @@ fn event<'a>(
             let client = ClientId(decoder.u64("client")?);
             let answered_below = Seq(decoder.u64("answered below")?);
             let is_retry = flag(decoder, "retry flag")?;
-            let lease_epoch = Epoch(decoder.u64("lease epoch")?);
+            let name_space_generation = Epoch(decoder.u64("name-space generation")?);
             let operation = operation(decoder, payload)?;
             if data_of(&operation).any(|(_, data)| matches!(data, ValueData::Blocks(_))) {
                 return Err(WireError::Unknown("data tag"));
             }
-            EntryEvent::Applied { client, answered_below, is_retry, lease_epoch, operation }
+            EntryEvent::Applied {
+                client,
+                answered_below,
+                is_retry,
+                name_space_generation,
+                operation,
+            }
         }
         tag::REFUSED => EntryEvent::Refused {
             client: ClientId(decoder.u64("client")?),

@@ -180,12 +180,18 @@ impl<'a> PartitionLogEntry<'a> {
         body.put_u32(self.outcome);
         match &self.event {
             EntryEvent::Opened => body.put_u8(tag::OPENED),
-            EntryEvent::Applied { client, answered_below, is_retry, lease_epoch, operation } => {
+            EntryEvent::Applied {
+                client,
+                answered_below,
+                is_retry,
+                name_space_generation,
+                operation,
+            } => {
                 body.put_u8(tag::OPERATION);
                 body.put_u64(client.get());
                 body.put_u64(answered_below.get());
                 body.put_u8(u8::from(*is_retry));
-                body.put_u64(lease_epoch.get());
+                body.put_u64(name_space_generation.get());
                 operation_flat(body, operation);
             }
             EntryEvent::Refused { client, answered_below, seq, kind, index } => {

@@ -145,10 +145,10 @@ pub fn operation() -> impl Strategy<Value = Operation<'static>> {
 
 pub fn request() -> impl Strategy<Value = (RequestHeader, Vec<Operation<'static>>)> {
     let header = (any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<bool>()).prop_map(
-        |(dataset, map_epoch, lease_epoch, answered_below, is_retry)| RequestHeader {
+        |(dataset, map_epoch, name_space_generation, answered_below, is_retry)| RequestHeader {
             dataset: DatasetId(dataset),
             map_epoch: Epoch(map_epoch),
-            lease_epoch: Epoch(lease_epoch),
+            name_space_generation: Epoch(name_space_generation),
             answered_below: Seq(answered_below),
             is_retry,
         },
@@ -219,10 +219,8 @@ pub fn outcome() -> impl Strategy<Value = OutcomeModel> {
 }
 
 pub fn reply_header() -> impl Strategy<Value = ReplyHeader> {
-    (option::of(kind()), any::<u64>(), any::<u64>()).prop_map(|(refused, map, lease)| ReplyHeader {
-        refused,
-        map_epoch: Epoch(map),
-        lease_epoch: Epoch(lease),
+    (option::of(kind()), any::<u64>(), any::<u64>()).prop_map(|(refused, map, name_space)| {
+        ReplyHeader { refused, map_epoch: Epoch(map), name_space_generation: Epoch(name_space) }
     })
 }
 

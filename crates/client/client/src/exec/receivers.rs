@@ -80,7 +80,7 @@ impl ReplyReceiver for CollectReceiver<'_> {
 
     fn done(&mut self, index: usize, answer: OperationAnswer) {
         let again = match answer {
-            OperationAnswer::Torn => Some(ResendReason::Torn(self.node)),
+            OperationAnswer::Inconsistent => Some(ResendReason::Inconsistent(self.node)),
             OperationAnswer::Outcome(outcome) => match retry_reason(&outcome, self.node) {
                 None => {
                     self.outcomes[self.indices[index] as usize] = Some(outcome);

@@ -77,10 +77,10 @@ impl OpenFile {
     fn append_inline(&self, buf: &[u8]) -> Result<Option<(u64, usize)>> {
         let now = Timestamp::now();
         let len_max = INODE_LEN as u32 + INLINE_LEN_MAX as u32;
-        let tried = self.on_inode(DataLayout::Inline, |home, guard| {
-            let key = &home.key;
+        let tried = self.on_inode(DataLayout::Inline, |location, guard| {
+            let key = &location.key;
             let op = Operation::new(
-                home.partition,
+                location.partition,
                 [
                     Action::Append { key, data: ValueData::Inline(buf), len_max },
                     data_changed(key, now),
@@ -105,10 +105,10 @@ impl OpenFile {
         }
         let now = Timestamp::now();
         let len_max = (INODE_LEN + TAIL_LEN_MAX) as u32;
-        let tried = self.on_inode(DataLayout::Tailed, |home, guard| {
-            let key = &home.key;
+        let tried = self.on_inode(DataLayout::Tailed, |location, guard| {
+            let key = &location.key;
             let op = Operation::new(
-                home.partition,
+                location.partition,
                 [
                     // Raises nothing: tells where the tail begins.
                     Action::Max { key, offset: at::SIZE, value: 0 },
@@ -144,15 +144,15 @@ impl OpenFile {
             let spills = is_marked || piece.len() > TAIL_LEN_MAX;
             let layout = [if spills { DataLayout::Spilling } else { DataLayout::Tailed } as u8];
             let now = Timestamp::now();
-            let tried = self.on_inode(DataLayout::Chunked, |home, guard| {
-                let key = &home.key;
+            let tried = self.on_inode(DataLayout::Chunked, |location, guard| {
+                let key = &location.key;
                 let (offset, bytes): (u32, &[u8]) = match &behind {
                     None => (at::MARK, &[0; 8]),
                     Some((_, state)) => (at::CUTS, state),
                 };
                 let len_max = RECORD_LEN_MAX as u32;
                 let mut op = Operation::new(
-                    home.partition,
+                    location.partition,
                     [
                         Action::Max { key, offset: at::SIZE, value: end },
                         Action::Append { key, data: ValueData::Inline(piece), len_max },

@@ -192,15 +192,15 @@ impl FileSystem {
             }
             if !after.is_directory() && after.perm & SET_ID & !before.perm != 0 {
                 // The handles that have it open for writing take them off again.
-                self.raise_leases(&node.home.key, Vec::new)?;
+                self.raise_generation(&node.location.key, Vec::new)?;
             }
             if after.is_directory() {
-                self.inner.cache.remove(&node.home.key);
+                self.inner.cache.remove(&node.location.key);
                 let is_narrower = before.perm & !after.perm != 0
                     || (before.uid, before.gid) != (after.uid, after.gid)
                     || before.semantics != after.semantics;
                 if is_narrower {
-                    self.raise_leases(&node.home.key, Vec::new)?;
+                    self.raise_generation(&node.location.key, Vec::new)?;
                 }
             }
             return Ok(());
@@ -216,14 +216,14 @@ impl FileSystem {
         after: &Inode,
     ) -> Result<bool> {
         let identity = identity_of(node);
-        let key = &node.home.key;
+        let key = &node.location.key;
         let raw = after.encode();
         let field = |offset: u32, len: usize| Action::Write {
             key,
             offset,
             data: ValueData::Inline(&raw[offset as usize..offset as usize + len]),
         };
-        let mut op = Operation::new(node.home.partition, [inode_changed(key, after.ctime)]);
+        let mut op = Operation::new(node.location.partition, [inode_changed(key, after.ctime)]);
         if before.perm != after.perm {
             op.actions.push(field(at::PERM, 2));
         }
@@ -242,7 +242,7 @@ impl FileSystem {
         if before.semantics != after.semantics {
             op.actions.push(field(at::SEMANTICS, 1));
         }
-        let outcome = self.store().run(op.guard(lives_in(&node.home, &identity)))?;
+        let outcome = self.store().run(op.guard(lives_in(&node.location, &identity)))?;
         Ok(matches!(outcome, OwnedOutcome::Done(_)))
     }
 }

@@ -40,12 +40,12 @@ impl OpenFile {
         let mut mark = self.writing.lock();
         let token = self.fs.token();
         let raw_token = token.to_le_bytes();
-        let tried = self.on_inode(DataLayout::Inline, |home, guard| {
-            let key = &home.key;
+        let tried = self.on_inode(DataLayout::Inline, |location, guard| {
+            let key = &location.key;
             let write =
                 |offset, bytes| Action::Write { key, offset, data: ValueData::Inline(bytes) };
             let mut op = Operation::new(
-                home.partition,
+                location.partition,
                 [Action::Get { key, offset: 0, len: INODE_LEN as u32 }, write(at::LAYOUT, CHUNKED)],
             )
             .guard(guard)
@@ -73,13 +73,13 @@ impl OpenFile {
     }
 
     fn freeze_data(&self) -> Result<()> {
-        let tried = self.on_inode(DataLayout::Inline, |home, guard| {
+        let tried = self.on_inode(DataLayout::Inline, |location, guard| {
             let freeze = Action::Write {
-                key: &home.key,
+                key: &location.key,
                 offset: at::LAYOUT,
                 data: ValueData::Inline(CONVERTING),
             };
-            let op = Operation::new(home.partition, [freeze]).guard(guard);
+            let op = Operation::new(location.partition, [freeze]).guard(guard);
             self.fs.store().run(op.reveal(INODE_LEN as u32))
         })?;
         if matches!(tried, InodeTry::Done(_)) {
@@ -90,9 +90,9 @@ impl OpenFile {
     }
 
     fn finish_conversion(&self) -> Result<()> {
-        let tried = self.on_inode(DataLayout::Converting, |home, guard| {
-            let all = Action::Get { key: &home.key, offset: INODE_LEN as u32, len: u32::MAX };
-            let op = Operation::new(home.partition, [all]).guard(guard);
+        let tried = self.on_inode(DataLayout::Converting, |location, guard| {
+            let all = Action::Get { key: &location.key, offset: INODE_LEN as u32, len: u32::MAX };
+            let op = Operation::new(location.partition, [all]).guard(guard);
             self.fs.store().run(op.reveal(INODE_LEN as u32))
         })?;
         let InodeTry::Done(results) = tried else { return Ok(()) };
@@ -101,12 +101,12 @@ impl OpenFile {
         };
         self.fs.store().found_chunk(self.ino(), &data)?;
         let size = (data.len() as u64).to_le_bytes();
-        let tried = self.on_inode(DataLayout::Converting, |home, guard| {
-            let key = &home.key;
+        let tried = self.on_inode(DataLayout::Converting, |location, guard| {
+            let key = &location.key;
             let write =
                 |offset, bytes| Action::Write { key, offset, data: ValueData::Inline(bytes) };
             let op = Operation::new(
-                home.partition,
+                location.partition,
                 [
                     write(at::LAYOUT, CHUNKED),
                     write(at::SIZE, &size),

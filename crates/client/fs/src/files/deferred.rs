@@ -90,9 +90,9 @@ impl FileSystem {
         if !is_allowed {
             return Ok(None);
         }
-        let home = walk.entry();
+        let location = walk.entry();
         let mut waiting = deferred.waiting();
-        if waiting.has(&home) {
+        if waiting.has(&location) {
             return Ok(None);
         }
         let is_full = waiting.files.all.len() >= FILES_MAX;
@@ -100,8 +100,8 @@ impl FileSystem {
             Some(place) => place,
             None => waiting.start_place(FilePlace {
                 dir: dir.ino,
-                dir_home: walk.directory_location(),
-                seal: key::tombstone(dir.ino),
+                dir_location: walk.directory_location(),
+                tombstone: key::tombstone(dir.ino),
                 epoch: walk.epoch,
                 ctx: ctx.clone(),
             }),
@@ -111,25 +111,25 @@ impl FileSystem {
             self.let_fly();
         }
         let inode = self.new_inode(ctx, dir, new, Timestamp::now())?;
-        let hold = self.token();
+        let open_reference = self.token();
         let node = FoundInode {
-            home: home.clone(),
+            location: location.clone(),
             inode,
             data_len: 0,
             version: Version(0),
             target: None,
-            hold,
+            open_reference,
         };
         let file = OpenFile::new(self, node, flags, None);
         file.deferred.store(true, Ordering::Release);
         let value = inode.encode().to_vec();
         let unsent = UnsentFile {
             ino: inode.ino,
-            home,
+            location,
             place,
             value,
             flags,
-            hold,
+            open_reference,
             is_open: true,
             is_held: false,
         };
@@ -246,7 +246,8 @@ impl FileSystem {
             if is_held && !file.is_open {
                 // It was closed while it flew. The file is made; an open reference that cannot be
                 // ended now ends with this process at the latest.
-                let (partition, token, ino) = (file.home.partition, file.hold, file.ino);
+                let (partition, token, ino) =
+                    (file.location.partition, file.open_reference, file.ino);
                 let release = ReferenceRelease { partition, token, ino, is_urgent: false };
                 let _ = self.inner.store.release(release);
             }
@@ -255,7 +256,7 @@ impl FileSystem {
         match (failure.kind, failure.index) {
             (ErrorKind::Conflict, 0) => self.open_existing(file),
             (ErrorKind::Conflict, _) => {
-                self.outlast_tombstone(file.place.dir, file.home.partition)?;
+                self.outlast_tombstone(file.place.dir, file.location.partition)?;
                 self.find_directory(file)
             }
             (ErrorKind::StaleLease, _) => self.find_directory(file),
@@ -266,27 +267,28 @@ impl FileSystem {
     /// Cached directories were out of date: the file's own must still be there, wherever it is by now.
     fn find_directory(&self, file: &mut UnsentFile) -> Result<bool> {
         let store = &self.inner.store;
-        let epoch = store.dataset.lease_epoch();
+        let epoch = store.dataset.name_space_generation();
         let dir = file.place.dir;
         let is_it = |node: &FoundInode| node.inode.ino == dir;
-        let mut found = self.store().lookup_location(&file.place.dir_home, epoch)?.filter(is_it);
+        let mut found =
+            self.store().lookup_location(&file.place.dir_location, epoch)?.filter(is_it);
         if found.is_none() {
-            let location = store.location(key::location(dir));
-            if let Some((_, entry)) = store.value(&location)? {
-                let home = store.location(Key::from_slice(&entry));
-                found = self.store().lookup_location(&home, epoch)?.filter(is_it);
+            let pointer = store.location(key::location(dir));
+            if let Some((_, entry)) = store.value(&pointer)? {
+                let location = store.location(Key::from_slice(&entry));
+                found = self.store().lookup_location(&location, epoch)?.filter(is_it);
             }
         }
         let found = found.ok_or_else(|| fail(ErrorKind::NotFound))?;
-        let FilePlace { seal, ctx, .. } = &*file.place;
-        let (seal, ctx, dir_home) = (seal.clone(), ctx.clone(), found.home);
-        file.place = Arc::new(FilePlace { dir, dir_home, seal, epoch, ctx });
+        let FilePlace { tombstone, ctx, .. } = &*file.place;
+        let (tombstone, ctx, dir_location) = (tombstone.clone(), ctx.clone(), found.location);
+        file.place = Arc::new(FilePlace { dir, dir_location, tombstone, epoch, ctx });
         Ok(false)
     }
 
     /// The name was taken: repeats on the file of that name the calls on the one that was made.
     fn open_existing(&self, file: &UnsentFile) -> Result<bool> {
-        let Some(node) = self.store().lookup_location(&file.home, file.place.epoch)? else {
+        let Some(node) = self.store().lookup_location(&file.location, file.place.epoch)? else {
             return Ok(false);
         };
         let inode = node.inode;
@@ -301,9 +303,10 @@ impl FileSystem {
             return Err(fail(ErrorKind::Denied));
         }
         if file.is_open {
-            let (key, token) = (&node.home.key, file.hold);
-            let hold = Operation::new(node.home.partition, [Action::Hold { key, token }]);
-            if !self.inner.store.run(hold)?.is_done() {
+            let (key, token) = (&node.location.key, file.open_reference);
+            let open_reference =
+                Operation::new(node.location.partition, [Action::Hold { key, token }]);
+            if !self.inner.store.run(open_reference)?.is_done() {
                 return Ok(false);
             }
         }
@@ -327,7 +330,7 @@ impl FileSystem {
     }
 
     fn note(&self, file: &UnsentFile, error: &Error) {
-        let name = key::parse_entry(&file.home.key).map_or(&b""[..], |(_, name)| name);
+        let name = key::parse_entry(&file.location.key).map_or(&b""[..], |(_, name)| name);
         let message = format!("make {:?}: {}", String::from_utf8_lossy(name), error.message());
         let error = Error::new(error.kind(), message);
         if file.is_open {

@@ -13,7 +13,7 @@ use crate::names::cache::DirNode;
 use crate::records::inode::{DataLayout, Inode, at, identity};
 use crate::records::key::{self, Key};
 use crate::records::release_queue::ReferenceRelease;
-use crate::records::store::{FoundInode, NO_LEASE, RecordLocation, fail};
+use crate::records::store::{ANY_NAME_SPACE, FoundInode, RecordLocation, fail};
 use crate::sharing::open_snapshot::{OpenSnapshot, SnapshotSlot};
 use crate::{DirHandle, FileAttributes, FileKind, FileSystem, OpenFlags};
 
@@ -50,13 +50,13 @@ pub struct OpenFile {
     /// See [`OpenFile::minding`].
     pub(crate) set_id: AtomicU64,
     /// Token of its open reference, 0 for none.
-    hold: AtomicU64,
+    open_reference: AtomicU64,
     /// The submission-queue entry by which its open reference was left with the node.
-    posted: Option<SubmittedEntry>,
+    submission: Option<SubmittedEntry>,
     /// Token of the open reference of the process that opened the file, when this one inherited the
     /// handle and took a reference of its own.
     inherited: AtomicU64,
-    home: RwLock<RecordLocation>,
+    location: RwLock<RecordLocation>,
     layout: AtomicU8,
     pub(crate) writing: WriteState,
     /// Inode and data as the open found them.
@@ -85,8 +85,8 @@ impl OpenFile {
     /// Another handle of this file, that only names it.
     #[must_use]
     pub fn naming(&self) -> Self {
-        let home = self.location();
-        self.fs.note_directory(self.kind, self.ino(), &home);
+        let location = self.location();
+        self.fs.note_directory(self.kind, self.ino(), &location);
         Self {
             fs: self.fs.clone(),
             ino: AtomicU64::new(self.ino()),
@@ -96,13 +96,13 @@ impl OpenFile {
             flags: OpenFlags::default(),
             append: AtomicBool::new(false),
             closed: AtomicBool::new(true),
-            hold: AtomicU64::new(0),
-            posted: None,
+            open_reference: AtomicU64::new(0),
+            submission: None,
             inherited: AtomicU64::new(0),
             layout: AtomicU8::new(self.layout() as u8),
             writing: WriteState::new(0, 0),
             kept: SnapshotSlot::default(),
-            home: RwLock::new(home),
+            location: RwLock::new(location),
             path: None,
             directory: Mutex::new(None),
         }
@@ -116,7 +116,7 @@ impl OpenFile {
         closed: bool,
     ) -> Self {
         let size = if node.is_chunked() { node.inode.size } else { node.data_len };
-        fs.note_directory(node.inode.kind, node.inode.ino, &node.home);
+        fs.note_directory(node.inode.kind, node.inode.ino, &node.location);
         Self {
             fs: fs.clone(),
             ino: AtomicU64::new(node.inode.ino),
@@ -126,27 +126,27 @@ impl OpenFile {
             flags,
             append: AtomicBool::new(flags.append),
             closed: AtomicBool::new(closed),
-            hold: AtomicU64::new(node.hold),
-            posted: None,
+            open_reference: AtomicU64::new(node.open_reference),
+            submission: None,
             inherited: AtomicU64::new(0),
             layout: AtomicU8::new(node.inode.layout as u8),
             writing: WriteState::new(size, node.inode.cuts),
             kept: SnapshotSlot::default(),
-            home: RwLock::new(node.home),
+            location: RwLock::new(node.location),
             path,
             directory: Mutex::new(None),
         }
     }
 
     /// The same, for a file that was made by early completion.
-    pub(crate) const fn submitted(mut self, posted: Option<SubmittedEntry>) -> Self {
-        self.posted = posted;
+    pub(crate) const fn submitted(mut self, submission: Option<SubmittedEntry>) -> Self {
+        self.submission = submission;
         self
     }
 
     /// The same, with the snapshot that opening it returned.
-    pub(crate) fn keeping(mut self, brought: Option<OpenSnapshot>) -> Self {
-        self.kept = SnapshotSlot::new(brought);
+    pub(crate) fn keeping(mut self, snapshot: Option<OpenSnapshot>) -> Self {
+        self.kept = SnapshotSlot::new(snapshot);
         self
     }
 
@@ -207,11 +207,11 @@ impl OpenFile {
         if self.kind != FileKind::Directory {
             return Err(fail(ErrorKind::NotDirectory).context("readdir"));
         }
-        let home = self.location();
-        if key::is_orphan(&home.key) {
+        let location = self.location();
+        if key::is_orphan(&location.key) {
             return Ok(DirHandle::empty(&self.fs, self.ino()));
         }
-        let parent = key::parse_entry(&home.key).map_or(self.ino(), |(parent, _)| parent);
+        let parent = key::parse_entry(&location.key).map_or(self.ino(), |(parent, _)| parent);
         Ok(DirHandle::new(&self.fs, self.ino(), parent))
     }
 
@@ -220,7 +220,7 @@ impl OpenFile {
     }
 
     pub(crate) fn location(&self) -> RecordLocation {
-        self.home.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.location.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn layout(&self) -> DataLayout {
@@ -234,11 +234,11 @@ impl OpenFile {
     /// The file is another one than it seemed.
     pub(crate) fn rebind(&self, node: &FoundInode) {
         self.ino.store(node.inode.ino, Ordering::Release);
-        self.settle_at(node.home.clone(), node.inode.layout);
+        self.settle_at(node.location.clone(), node.inode.layout);
     }
 
-    fn settle_at(&self, home: RecordLocation, layout: DataLayout) {
-        *self.home.write().unwrap_or_else(PoisonError::into_inner) = home;
+    fn settle_at(&self, location: RecordLocation, layout: DataLayout) {
+        *self.location.write().unwrap_or_else(PoisonError::into_inner) = location;
         self.set_layout(layout);
     }
 
@@ -257,13 +257,13 @@ impl OpenFile {
             ErrorKind::StaleHandle => fail(ErrorKind::NotFound),
             _ => error,
         })?;
-        if key::is_orphan(&node.home.key) {
+        if key::is_orphan(&node.location.key) {
             // Removed: nothing is in it, and nothing can be made.
             return Err(fail(ErrorKind::NotFound));
         }
         let directory = DirNode::of(&node.inode);
         *self.lock_directory() = Some((epoch, directory));
-        Ok((directory, node.home))
+        Ok((directory, node.location))
     }
 
     fn lock_directory(&self) -> MutexGuard<'_, Option<(Epoch, DirNode)>> {
@@ -277,10 +277,10 @@ impl OpenFile {
             return Ok(node);
         }
         for _ in 0..RELOCATIONS_MAX {
-            let home = self.location();
-            match self.fs.store().read(&home, NO_LEASE)? {
+            let location = self.location();
+            match self.fs.store().read(&location, ANY_NAME_SPACE)? {
                 Some(node) if node.inode.ino == self.ino() => match node.inode.layout {
-                    DataLayout::Moving => self.fs.store().await_move(&home)?,
+                    DataLayout::Moving => self.fs.store().await_move(&location)?,
                     DataLayout::Elsewhere => {
                         self.settle_at(self.fs.store().own(self.ino()), DataLayout::Inline);
                     }
@@ -298,7 +298,7 @@ impl OpenFile {
     /// The inode, with an open reference for another handle.
     pub(crate) fn node_to_open(&self) -> Result<FoundInode> {
         for _ in 0..RELOCATIONS_MAX {
-            match self.fs.lookup_to_open(&self.location(), NO_LEASE, None)? {
+            match self.fs.lookup_to_open(&self.location(), ANY_NAME_SPACE, None)? {
                 Some((node, _)) if node.inode.ino == self.ino() => return Ok(node),
                 Some((node, _)) => self.fs.let_go(&node)?,
                 None => {}
@@ -318,10 +318,10 @@ impl OpenFile {
     ) -> Result<InodeTry> {
         self.make_known()?;
         for _ in 0..RELOCATIONS_MAX {
-            let home = self.location();
+            let location = self.location();
             let identity = identity(self.ino(), layout);
-            let guard = Guard::BytesAre { key: &home.key, offset: at::INO, bytes: &identity };
-            let failure = match run(&home, guard)? {
+            let guard = Guard::BytesAre { key: &location.key, offset: at::INO, bytes: &identity };
+            let failure = match run(&location, guard)? {
                 OwnedOutcome::Done(results) => return Ok(InodeTry::Done(results)),
                 OwnedOutcome::Failed(failure) => failure,
             };
@@ -337,7 +337,7 @@ impl OpenFile {
                         return Ok(InodeTry::Refused(inode));
                     } else {
                         match inode.layout {
-                            DataLayout::Moving => self.fs.store().await_move(&home)?,
+                            DataLayout::Moving => self.fs.store().await_move(&location)?,
                             DataLayout::Elsewhere => {
                                 self.settle_at(self.fs.store().own(self.ino()), layout);
                             }
@@ -355,9 +355,9 @@ impl OpenFile {
     }
 
     /// Looks where the inode may be; settles there if it is.
-    fn is_at(&self, home: RecordLocation) -> Result<bool> {
+    fn is_at(&self, location: RecordLocation) -> Result<bool> {
         let store = self.fs.store();
-        let found = store.value(&home)?.map(|(_, value)| Inode::decode(&value));
+        let found = store.value(&location)?.map(|(_, value)| Inode::decode(&value));
         let Some(Ok(inode)) =
             found.filter(|inode| matches!(inode, Ok(inode) if inode.ino == self.ino()))
         else {
@@ -368,14 +368,14 @@ impl OpenFile {
             DataLayout::Moving | DataLayout::Elsewhere => self.layout(),
             layout => layout,
         };
-        self.settle_at(home, layout);
+        self.settle_at(location, layout);
         Ok(true)
     }
 
     /// Asks `partition` for the record with this handle's open reference.
     fn is_held_in(&self, partition: PartitionId) -> Result<bool> {
         match self.fs.store().locate(partition, self.open_reference())? {
-            Some(home) => self.is_at(home),
+            Some(location) => self.is_at(location),
             None => Ok(false),
         }
     }
@@ -386,25 +386,25 @@ impl OpenFile {
         if self.is_held_in(self.location().partition)? {
             return Ok(());
         }
-        let mut homes: List<RecordLocation, 4> = List::new();
-        let location = store.location(key::location(self.ino()));
-        if let Some((_, entry)) = store.value(&location)? {
-            homes.push(store.location(Key::from_slice(&entry)));
+        let mut locations: List<RecordLocation, 4> = List::new();
+        let pointer = store.location(key::location(self.ino()));
+        if let Some((_, entry)) = store.value(&pointer)? {
+            locations.push(store.location(Key::from_slice(&entry)));
         }
-        let coming = homes.first().cloned();
-        homes.push(store.own(self.ino()));
-        for home in homes {
-            let partition = home.partition;
-            if self.is_at(home)? || self.is_held_in(partition)? {
+        let coming = locations.first().cloned();
+        locations.push(store.own(self.ino()));
+        for location in locations {
+            let partition = location.partition;
+            if self.is_at(location)? || self.is_held_in(partition)? {
                 return Ok(());
             }
         }
-        if let Some(home) = coming
-            && let Some(node) = store.read(&home, NO_LEASE)?
+        if let Some(location) = coming
+            && let Some(node) = store.read(&location, ANY_NAME_SPACE)?
             && node.inode.layout == DataLayout::Moving
         {
             // An exchange moves it there.
-            return self.fs.store().await_move(&home);
+            return self.fs.store().await_move(&location);
         }
         Err(fail(ErrorKind::StaleHandle))
     }
@@ -453,11 +453,11 @@ impl OpenFile {
             return Ok(());
         }
         let node = self.node_to_open()?;
-        let before = self.hold.swap(node.hold, Ordering::AcqRel);
+        let before = self.open_reference.swap(node.open_reference, Ordering::AcqRel);
         // The process that closes it last ends the reference of the process that opened the file
         // too.
         let _ = self.inherited.compare_exchange(0, before, Ordering::AcqRel, Ordering::Acquire);
-        self.settle_at(node.home, node.inode.layout);
+        self.settle_at(node.location, node.inode.layout);
         Ok(())
     }
 
@@ -478,7 +478,7 @@ impl OpenFile {
 
     /// Token of its open reference; 0 for none.
     pub(crate) fn open_reference(&self) -> u64 {
-        self.hold.load(Ordering::Acquire)
+        self.open_reference.load(Ordering::Acquire)
     }
 
     /// The connection with which this process's open reference lives; `None` when it has none.
@@ -505,10 +505,10 @@ impl OpenFile {
             self.fs.inner.store.release(release)?;
         }
         // The node need not hear of an open reference that it has yet to take.
-        if let Some(posted) = self.posted
+        if let Some(submission) = self.submission
             && self.fs.inner.store.dataset.end_submitted_reference(
                 partition,
-                posted,
+                submission,
                 self.open_reference(),
             )
         {
@@ -524,15 +524,15 @@ impl OpenFile {
 }
 
 /// See [`OpenFile::is_urgent`].
-pub fn is_urgent(home: &RecordLocation, layout: DataLayout) -> bool {
-    key::is_orphan(&home.key) || !matches!(layout, DataLayout::Inline)
+pub fn is_urgent(location: &RecordLocation, layout: DataLayout) -> bool {
+    key::is_orphan(&location.key) || !matches!(layout, DataLayout::Inline)
 }
 
 impl FileSystem {
     /// A handle on a file is made.
-    fn note_directory(&self, kind: FileKind, ino: u64, home: &RecordLocation) {
+    fn note_directory(&self, kind: FileKind, ino: u64, location: &RecordLocation) {
         if kind == FileKind::Directory {
-            self.inner.directories.add(ino, &home.key);
+            self.inner.directories.add(ino, &location.key);
         }
     }
 }

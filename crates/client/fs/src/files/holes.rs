@@ -163,10 +163,10 @@ impl OpenFile {
         let first = u32::try_from(start).unwrap_or(u32::MAX).saturating_add(INODE_LEN as u32);
         let len = u32::try_from(end - start).unwrap_or(u32::MAX);
         let now = Timestamp::now();
-        let tried = self.on_inode(DataLayout::Inline, |home, guard| {
-            let key = &home.key;
+        let tried = self.on_inode(DataLayout::Inline, |location, guard| {
+            let key = &location.key;
             let op = Operation::new(
-                home.partition,
+                location.partition,
                 [Action::Punch { key, offset: first, len }, data_changed(key, now)],
             );
             self.fs.store().run(op.guard(guard).reveal(INODE_LEN as u32))
@@ -207,11 +207,11 @@ impl OpenFile {
     /// file was cut, or has another layout.
     fn note_holes(&self, size: Option<u64>, cuts: u64) -> Result<bool> {
         let (now, cuts) = (Timestamp::now(), cuts.to_le_bytes());
-        let tried = self.on_inode(DataLayout::Chunked, |home, guard| {
-            let key = &home.key;
+        let tried = self.on_inode(DataLayout::Chunked, |location, guard| {
+            let key = &location.key;
             let write =
                 |offset, bytes| Action::Write { key, offset, data: ValueData::Inline(bytes) };
-            let mut op = Operation::new(home.partition, [write(at::SPARSE, &[1])])
+            let mut op = Operation::new(location.partition, [write(at::SPARSE, &[1])])
                 .guard(guard)
                 .guard(Guard::BytesAre { key, offset: at::CUTS, bytes: &cuts })
                 .reveal(INODE_LEN as u32);

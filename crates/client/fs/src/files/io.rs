@@ -113,10 +113,14 @@ impl OpenFile {
         // Beyond the limit there is nothing, but whether the file is still inline has to be asked.
         let start = offset.min(INLINE_LEN_MAX) as u32;
         let len = buf.len().min(INLINE_LEN_MAX as usize);
-        let tried = self.on_inode(layout, |home, guard| {
-            let get =
-                Action::Get { key: &home.key, offset: INODE_LEN as u32 + start, len: len as u32 };
-            let op = Operation::new(home.partition, [get]).guard(guard).reveal(INODE_LEN as u32);
+        let tried = self.on_inode(layout, |location, guard| {
+            let get = Action::Get {
+                key: &location.key,
+                offset: INODE_LEN as u32 + start,
+                len: len as u32,
+            };
+            let op =
+                Operation::new(location.partition, [get]).guard(guard).reveal(INODE_LEN as u32);
             self.fs.store().run(ClientOperation::new(op).into_dest(&mut buf[..len]))
         })?;
         match tried {
@@ -131,12 +135,12 @@ impl OpenFile {
     /// False: the layout is another one.
     fn write_inline(&self, buf: &[u8], offset: u32) -> Result<bool> {
         let now = Timestamp::now();
-        let tried = self.on_inode(DataLayout::Inline, |home, guard| {
-            let key = &home.key;
+        let tried = self.on_inode(DataLayout::Inline, |location, guard| {
+            let key = &location.key;
             let write =
                 |offset, bytes| Action::Write { key, offset, data: ValueData::Inline(bytes) };
             let op = Operation::new(
-                home.partition,
+                location.partition,
                 [write(INODE_LEN as u32 + offset, buf), data_changed(key, now)],
             );
             self.fs.store().run(op.guard(guard).reveal(INODE_LEN as u32))

@@ -63,8 +63,8 @@ impl FileSystem {
             }
             match self.make_entry(ctx, walk, &new)? {
                 MadeInode::New(node) => {
-                    let posted = walk.made.and_then(|made| made.posted);
-                    let file = OpenFile::new(self, node, flags, None).submitted(posted);
+                    let submission = walk.made.and_then(|made| made.submission);
+                    let file = OpenFile::new(self, node, flags, None).submitted(submission);
                     return Ok(file.minding(ctx, without_bits(perm, walk.epoch)));
                 }
                 MadeInode::Exists(_) if flags.excl => return Err(fail(ErrorKind::Exists)),
@@ -72,10 +72,10 @@ impl FileSystem {
                     Some(target) if !flags.nofollow => walk.follow(target)?,
                     _ => {
                         walk.reads = flags.read && !flags.write && !flags.truncate;
-                        let home = walk.entry();
+                        let location = walk.entry();
                         // Gone again: from the start.
                         let node =
-                            walk.look_up(&home)?.ok_or_else(|| fail(ErrorKind::StaleLease))?;
+                            walk.look_up(&location)?.ok_or_else(|| fail(ErrorKind::StaleLease))?;
                         return self.open_walked(ctx, walk, node, flags);
                     }
                 },
@@ -112,22 +112,23 @@ impl FileSystem {
             let mut inode = self.new_inode(ctx, dir, &new, Timestamp::now())?;
             inode.flags |= if flags.excl { 0 } else { FLAG_NAMEABLE };
             let value = inode.encode();
-            let hold = self.token();
+            let open_reference = self.token();
             let key = key::orphan(self.token());
             let partition = self.store().own(inode.ino).partition;
             let op = Operation::new(
                 partition,
                 [
                     Action::Put { key: &key, data: ValueData::Inline(&value) },
-                    Action::Hold { key: &key, token: hold },
+                    Action::Hold { key: &key, token: open_reference },
                     Action::Detach { key: &key, to: &key },
                 ],
             );
             self.store().run(op)?.into_results("make")?;
-            let home = RecordLocation { key, partition };
+            let location = RecordLocation { key, partition };
             let version = Version(0);
             inode.nlink = 0;
-            let node = FoundInode { home, inode, data_len: 0, version, target: None, hold };
+            let node =
+                FoundInode { location, inode, data_len: 0, version, target: None, open_reference };
             let flags = OpenFlags { create: false, ..flags };
             Ok(OpenFile::new(self, node, flags, None).minding(ctx, None))
         })
@@ -143,9 +144,9 @@ impl FileSystem {
         let path = node.inode.is_directory().then(|| {
             if walk.dir().ino == node.inode.ino { walk.dir_path() } else { walk.entry_path() }
         });
-        let brought = walk.brought.take();
+        let snapshot = walk.snapshot.take();
         let epoch = Some(walk.epoch);
-        Ok(self.open_node(ctx, node, flags, (path, epoch))?.keeping(brought))
+        Ok(self.open_node(ctx, node, flags, (path, epoch))?.keeping(snapshot))
     }
 
     /// Opens a file that was found, with its open reference; `path` is a directory's, and `epoch`

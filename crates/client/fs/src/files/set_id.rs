@@ -44,7 +44,7 @@ impl OpenFile {
     /// After a change of the data: takes off the bits that the file may have been given.
     pub(crate) fn strip_set_id(&self) -> Result<()> {
         let seen = self.set_id.load(Ordering::Relaxed);
-        let now = seen_at(self.fs.store().dataset.lease_epoch());
+        let now = seen_at(self.fs.store().dataset.name_space_generation());
         if seen == NEVER || seen == now {
             return Ok(());
         }

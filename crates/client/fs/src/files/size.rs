@@ -43,7 +43,7 @@ impl FileSystem {
             let in_tail = (tail.end - tail.start).div_ceil(STAT_BLOCK_LEN);
             attr.blocks = self.store().blocks(node.inode.ino)?.saturating_add(in_tail);
         }
-        if node.inode.is_directory() && key::is_orphan(&node.home.key) {
+        if node.inode.is_directory() && key::is_orphan(&node.location.key) {
             attr.blocks = 0;
         } else if node.inode.is_directory() {
             attr = Self::attr_of_directory(node, &self.store().change_stamps(node.inode.ino)?);
@@ -52,11 +52,11 @@ impl FileSystem {
     }
 
     /// Attributes of a directory with these change stamps.
-    pub(crate) fn attr_of_directory(node: &FoundInode, marks: &ChangeStamps) -> FileAttributes {
+    pub(crate) fn attr_of_directory(node: &FoundInode, stamps: &ChangeStamps) -> FileAttributes {
         let mut attr = node.inode.attr(DIRECTORY_SIZE);
-        attr.mtime = attr.mtime.max(marks.changed);
-        attr.ctime = attr.ctime.max(marks.changed);
-        attr.nlink = u32::try_from(marks.directories().saturating_add(2)).unwrap_or(u32::MAX);
+        attr.mtime = attr.mtime.max(stamps.changed);
+        attr.ctime = attr.ctime.max(stamps.changed);
+        attr.nlink = u32::try_from(stamps.directories().saturating_add(2)).unwrap_or(u32::MAX);
         attr.blocks = 0;
         attr
     }
@@ -182,17 +182,17 @@ impl OpenFile {
 
     fn cut_inline(&self, len: u32, only_grows: bool) -> Result<bool> {
         let now = Timestamp::now();
-        let tried = self.on_inode(DataLayout::Inline, |home, guard| {
+        let tried = self.on_inode(DataLayout::Inline, |location, guard| {
             let mut op = Operation::new(
-                home.partition,
+                location.partition,
                 [
-                    Action::Truncate { key: &home.key, len: INODE_LEN as u32 + len },
-                    data_changed(&home.key, now),
+                    Action::Truncate { key: &location.key, len: INODE_LEN as u32 + len },
+                    data_changed(&location.key, now),
                 ],
             )
             .guard(guard);
             if only_grows {
-                op.guards.push(Guard::LenAtMost(&home.key, INODE_LEN as u32 + len));
+                op.guards.push(Guard::LenAtMost(&location.key, INODE_LEN as u32 + len));
             }
             self.fs.store().run(op.reveal(INODE_LEN as u32))
         })?;
@@ -229,11 +229,11 @@ impl OpenFile {
         let (now, raw_len) = (Timestamp::now(), len.to_le_bytes());
         let (cuts, settled) = (node.inode.cuts.to_le_bytes(), node.inode.size.to_le_bytes());
         let ends_open = [u8::from(len > 0)];
-        let tried = self.on_inode(DataLayout::Chunked, |home, guard| {
-            let key = &home.key;
+        let tried = self.on_inode(DataLayout::Chunked, |location, guard| {
+            let key = &location.key;
             let write =
                 |offset, bytes| Action::Write { key, offset, data: ValueData::Inline(bytes) };
-            let mut op = Operation::new(home.partition, [data_changed(key, now)])
+            let mut op = Operation::new(location.partition, [data_changed(key, now)])
                 .guard(guard)
                 .guard(Guard::BytesAre { key, offset: at::CUTS, bytes: &cuts })
                 // Bytes that were appended or settled since then may have chunks that are not cut
@@ -293,10 +293,10 @@ impl OpenFile {
 
     fn try_mark(&self, was: u64, set: u64) -> Result<InodeTry> {
         let (was, set) = (was.to_le_bytes(), set.to_le_bytes());
-        self.on_inode(DataLayout::Chunked, |home, guard| {
-            let key = &home.key;
+        self.on_inode(DataLayout::Chunked, |location, guard| {
+            let key = &location.key;
             let op = Operation::new(
-                home.partition,
+                location.partition,
                 [
                     Action::Get { key, offset: 0, len: INODE_LEN as u32 },
                     Action::Write { key, offset: at::MARK, data: ValueData::Inline(&set) },
@@ -368,12 +368,12 @@ impl OpenFile {
         takes_off: bool,
     ) -> Result<InodeTry> {
         let expected = cuts_and_mark(cuts, found);
-        self.on_inode(DataLayout::Chunked, |home, guard| {
-            let key = &home.key;
+        self.on_inode(DataLayout::Chunked, |location, guard| {
+            let key = &location.key;
             let write =
                 |offset, bytes| Action::Write { key, offset, data: ValueData::Inline(bytes) };
             let max = |offset, value| Action::Max { key, offset, value };
-            let mut op = Operation::new(home.partition, [max(at::SIZE, end)])
+            let mut op = Operation::new(location.partition, [max(at::SIZE, end)])
                 .guard(guard)
                 .guard(Guard::BytesAre { key, offset: at::CUTS, bytes: &expected })
                 .reveal(INODE_LEN as u32);

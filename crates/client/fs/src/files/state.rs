@@ -20,9 +20,9 @@ pub struct OpenState {
     flags: OpenFlags,
     kind: FileKind,
     layout: DataLayout,
-    hold: u64,
+    open_reference: u64,
     inherited: u64,
-    home: RecordLocation,
+    location: RecordLocation,
     path: Option<Box<[u8]>>,
 }
 
@@ -41,7 +41,7 @@ impl OpenState {
     /// As [`OpenFile::is_urgent`], when it was described.
     #[must_use]
     pub fn is_urgent(&self) -> bool {
-        is_urgent(&self.home, self.layout)
+        is_urgent(&self.location, self.layout)
     }
 
     /// Bytes for [`OpenState::decode`].
@@ -50,12 +50,12 @@ impl OpenState {
         let mut out = Vec::with_capacity(Self::LEN_MAX);
         out.extend([VERSION, self.flags.code(), self.kind as u8, self.layout as u8]);
         out.extend_from_slice(&self.ino.to_le_bytes());
-        out.extend_from_slice(&self.hold.to_le_bytes());
+        out.extend_from_slice(&self.open_reference.to_le_bytes());
         out.extend_from_slice(&self.inherited.to_le_bytes());
-        out.extend_from_slice(&self.home.partition.get().to_le_bytes());
+        out.extend_from_slice(&self.location.partition.get().to_le_bytes());
         // A key is far shorter than 64 KiB.
-        out.extend_from_slice(&(self.home.key.len() as u16).to_le_bytes());
-        out.extend_from_slice(&self.home.key);
+        out.extend_from_slice(&(self.location.key.len() as u16).to_le_bytes());
+        out.extend_from_slice(&self.location.key);
         out.extend_from_slice(self.path.as_deref().unwrap_or_default());
         out
     }
@@ -73,7 +73,7 @@ impl OpenState {
         let (header, rest) = bytes.split_first_chunk::<HEADER_LEN>()?;
         let [version, flags, kind, layout, ..] = *header;
         let ino = u64::from_le_bytes(*header[4..].first_chunk()?);
-        let hold = u64::from_le_bytes(*header[12..].first_chunk()?);
+        let open_reference = u64::from_le_bytes(*header[12..].first_chunk()?);
         let inherited = u64::from_le_bytes(*header[20..].first_chunk()?);
         let partition = PartitionId(u32::from_le_bytes(*header[28..].first_chunk()?));
         let key_len = usize::from(u16::from_le_bytes(*header[32..].first_chunk()?));
@@ -89,9 +89,9 @@ impl OpenState {
             flags: OpenFlags::from_code(flags),
             kind,
             layout: DataLayout::from_code(layout).unwrap_or(DataLayout::Inline),
-            hold,
+            open_reference,
             inherited,
-            home: RecordLocation { key: Key::from_slice(key), partition },
+            location: RecordLocation { key: Key::from_slice(key), partition },
             path: is_directory.then(|| path.into()),
         })
     }
@@ -110,9 +110,9 @@ impl OpenFile {
             flags: self.flags(),
             kind: self.kind(),
             layout: self.layout(),
-            hold: self.open_reference(),
+            open_reference: self.open_reference(),
             inherited: self.inherited(),
-            home: self.location(),
+            location: self.location(),
             path: self.dir_path().map(Box::from),
         })
     }
@@ -127,12 +127,12 @@ impl FileSystem {
         let mut inode = Inode::new(state.kind, state.ino, 0, 0, 0, Timestamp::default());
         inode.layout = state.layout;
         let node = FoundInode {
-            home: state.home.clone(),
+            location: state.location.clone(),
             inode,
             data_len: 0,
             version: samite_types::Version(0),
             target: None,
-            hold: state.hold,
+            open_reference: state.open_reference,
         };
         let file = OpenFile::new(self, node, state.flags, state.path.clone());
         file.minding(&CallerContext::of_process(0), None).inheriting(state.inherited)
@@ -153,9 +153,12 @@ mod tests {
             flags: OpenFlags { read: true, append: true, ..OpenFlags::default() },
             kind: FileKind::File,
             layout: DataLayout::Chunked,
-            hold: 99,
+            open_reference: 99,
             inherited: 7,
-            home: RecordLocation { key: key::entry(1, &[b'n'; 255]), partition: PartitionId(63) },
+            location: RecordLocation {
+                key: key::entry(1, &[b'n'; 255]),
+                partition: PartitionId(63),
+            },
             path: None,
         };
         let raw = state.encode();

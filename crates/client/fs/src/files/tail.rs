@@ -48,12 +48,12 @@ impl OpenFile {
     /// Freezes the tail; it is for this handle to spill. `None`: it is for another handle, or there
     /// is none.
     pub(crate) fn freeze(&self) -> Result<Option<TailSpill>> {
-        let tried = self.on_inode(DataLayout::Tailed, |home, guard| {
-            let key = &home.key;
+        let tried = self.on_inode(DataLayout::Tailed, |location, guard| {
+            let key = &location.key;
             let freeze =
                 Action::Write { key, offset: at::LAYOUT, data: ValueData::Inline(SPILLING) };
             let tell = Action::Get { key, offset: 0, len: INODE_LEN as u32 };
-            let op = Operation::new(home.partition, [tell, freeze]).guard(guard);
+            let op = Operation::new(location.partition, [tell, freeze]).guard(guard);
             self.fs.store().run(op.reveal(INODE_LEN as u32))
         })?;
         let InodeTry::Done(results) = tried else { return Ok(None) };
@@ -65,10 +65,10 @@ impl OpenFile {
     /// The frozen tail, while its spiller is this one.
     fn frozen(&self, spiller: u64) -> Result<Option<TailSpill>> {
         let token = spiller.to_le_bytes();
-        let tried = self.on_inode(DataLayout::Spilling, |home, guard| {
-            let key = &home.key;
+        let tried = self.on_inode(DataLayout::Spilling, |location, guard| {
+            let key = &location.key;
             let op =
-                Operation::new(home.partition, [Action::Get { key, offset: 0, len: u32::MAX }])
+                Operation::new(location.partition, [Action::Get { key, offset: 0, len: u32::MAX }])
                     .guard(guard)
                     .guard(Guard::BytesAre { key, offset: at::SPILLER, bytes: &token });
             self.fs.store().run(op.reveal(INODE_LEN as u32))
@@ -90,11 +90,11 @@ impl OpenFile {
     pub(crate) fn seize(&self, was: u64) -> Result<Option<TailSpill>> {
         let spiller = self.fs.token();
         let (was, token) = (was.to_le_bytes(), spiller.to_le_bytes());
-        let tried = self.on_inode(DataLayout::Spilling, |home, guard| {
-            let key = &home.key;
+        let tried = self.on_inode(DataLayout::Spilling, |location, guard| {
+            let key = &location.key;
             let tell = Action::Get { key, offset: 0, len: INODE_LEN as u32 };
             let seize = Action::Write { key, offset: at::SPILLER, data: ValueData::Inline(&token) };
-            let op = Operation::new(home.partition, [tell, seize])
+            let op = Operation::new(location.partition, [tell, seize])
                 .guard(guard)
                 .guard(Guard::BytesAre { key, offset: at::SPILLER, bytes: &was });
             self.fs.store().run(op.reveal(INODE_LEN as u32))
@@ -147,12 +147,12 @@ impl OpenFile {
     ) -> Result<bool> {
         let (settled, end) = (start.to_le_bytes(), (start + len as u64).to_le_bytes());
         let (now, token) = (Timestamp::now(), spiller.to_le_bytes());
-        let tried = self.on_inode(DataLayout::Spilling, |home, guard| {
-            let key = &home.key;
+        let tried = self.on_inode(DataLayout::Spilling, |location, guard| {
+            let key = &location.key;
             let write =
                 |offset, bytes| Action::Write { key, offset, data: ValueData::Inline(bytes) };
             let mut op = Operation::new(
-                home.partition,
+                location.partition,
                 [Action::Truncate { key, len: INODE_LEN as u32 }, write(at::SIZE, &end)],
             )
             .guard(guard)
@@ -181,10 +181,10 @@ impl OpenFile {
         // Within a record.
         let start = (offset - node.inode.size) as u32 + INODE_LEN as u32;
         let wanted = buf.len();
-        let tried = self.on_inode(node.inode.layout, |home, guard| {
-            let key = &home.key;
+        let tried = self.on_inode(node.inode.layout, |location, guard| {
+            let key = &location.key;
             let get = Action::Get { key, offset: start, len: wanted as u32 };
-            let op = Operation::new(home.partition, [get])
+            let op = Operation::new(location.partition, [get])
                 .guard(guard)
                 .guard(Guard::BytesAre { key, offset: at::SIZE, bytes: &settled })
                 .reveal(INODE_LEN as u32);
@@ -241,14 +241,14 @@ impl OpenFile {
         let now = Timestamp::now();
         let [start, cuts, spiller] = [found.start, found.cuts, found.spiller].map(u64::to_le_bytes);
         let (size, ends_open) = (len.min(found.start).to_le_bytes(), [u8::from(len > 0)]);
-        let tried = self.on_inode(layout, |home, guard| {
-            let key = &home.key;
+        let tried = self.on_inode(layout, |location, guard| {
+            let key = &location.key;
             let write =
                 |offset, bytes| Action::Write { key, offset, data: ValueData::Inline(bytes) };
             // The rest of the tail is within a record.
             let left = INODE_LEN as u32 + len.saturating_sub(found.start) as u32;
             let mut op = Operation::new(
-                home.partition,
+                location.partition,
                 [data_changed(key, now), Action::Truncate { key, len: left }],
             )
             .guard(guard)

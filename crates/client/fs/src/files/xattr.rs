@@ -179,18 +179,19 @@ impl FileSystem {
             }
             let (old, new) = ([node.inode.flags], [node.inode.flags | FLAG_ATTRIBUTES]);
             let identity = identity_of(&node);
-            let key = &node.home.key;
+            let key = &node.location.key;
             let op = Operation::new(
-                node.home.partition,
+                node.location.partition,
                 [Action::Write { key, offset: at::FLAGS, data: ValueData::Inline(&new) }],
             )
-            .guard(lives_in(&node.home, &identity))
+            .guard(lives_in(&node.location, &identity))
             .guard(Guard::BytesAre { key, offset: at::FLAGS, bytes: &old });
             if self.store().run(op)?.is_done() {
                 return Ok(());
             }
-            let found =
-                self.store().lookup_location(&node.home, crate::records::store::NO_LEASE)?;
+            let found = self
+                .store()
+                .lookup_location(&node.location, crate::records::store::ANY_NAME_SPACE)?;
             node = found
                 .filter(|found| found.inode.ino == node.inode.ino)
                 .ok_or_else(|| fail(ErrorKind::StaleHandle))?;

@@ -8,17 +8,17 @@ use samite_types::{ErrorKind, Result};
 
 use crate::names::listing::DirHandle;
 use crate::records::key::{self, Key, ROOT_INO};
-use crate::records::store::{NO_LEASE, RecordLocation, fail};
+use crate::records::store::{ANY_NAME_SPACE, RecordLocation, fail};
 use crate::{FileKind, FileSystem};
 
 /// Deepest tree that is climbed: a deeper one is damaged.
 const DEPTH_MAX: usize = 1 << 16;
 
 impl FileSystem {
-    /// Whether the directory recorded in `home` lies in directory `above`, or is it. The caller holds the lock of moves, so that the answer
-    /// stays true.
-    pub(crate) fn lies_within(&self, home: &RecordLocation, above: u64) -> Result<bool> {
-        let mut key = home.key.clone();
+    /// Whether the directory recorded in `location` lies in directory `above`, or is it. The caller
+    /// holds the lock of moves, so that the answer stays true.
+    pub(crate) fn lies_within(&self, location: &RecordLocation, above: u64) -> Result<bool> {
+        let mut key = location.key.clone();
         for _ in 0..DEPTH_MAX {
             let Some((parent, _)) = key::parse_entry(&key) else { return Ok(false) };
             if parent == above || parent == ROOT_INO {
@@ -34,10 +34,10 @@ impl FileSystem {
 
     /// The record of directory `ino`, if that can be told.
     fn record_of_directory(&self, ino: u64) -> Result<Option<Key>> {
-        let location = self.store().location(key::location(ino));
-        let located = self.store().value(&location)?.map(|(_, key)| Key::from_slice(&key));
+        let pointer = self.store().location(key::location(ino));
+        let located = self.store().value(&pointer)?.map(|(_, key)| Key::from_slice(&key));
         for key in [located, self.inner.directories.get(ino)].into_iter().flatten() {
-            let node = self.store().read(&self.store().location(key.clone()), NO_LEASE)?;
+            let node = self.store().read(&self.store().location(key.clone()), ANY_NAME_SPACE)?;
             if node.is_some_and(|node| node.inode.ino == ino) {
                 return Ok(Some(key));
             }

@@ -42,10 +42,10 @@ pub struct WholeFile {
 
 /// A file about to be made.
 struct PlannedFile {
-    home: RecordLocation,
-    seal: Key,
+    location: RecordLocation,
+    tombstone: Key,
     value: Vec<u8>,
-    mark: EntryMark,
+    stamp: EntryMark,
 }
 
 impl FileSystem {
@@ -58,7 +58,7 @@ impl FileSystem {
     /// # Errors
     /// A node cannot be reached: which files were made is unknown.
     pub fn put_files(&self, ctx: &CallerContext, files: &[NewFile<'_>]) -> Result<Vec<Result<()>>> {
-        let epoch = self.enter_lease();
+        let epoch = self.start_generation();
         let planned: Vec<Result<PlannedFile>> = files
             .iter()
             .map(|file| named("make", file.path, |at| self.plan(ctx, file, at, epoch)))
@@ -68,12 +68,12 @@ impl FileSystem {
             .flatten()
             .map(|plan| {
                 let entry = NewEntry {
-                    home: &plan.home,
+                    location: &plan.location,
                     value: &plan.value,
-                    tombstone: &plan.seal,
-                    mark: &plan.mark,
+                    tombstone: &plan.tombstone,
+                    stamp: &plan.stamp,
                     is_directory: false,
-                    hold: 0,
+                    open_reference: 0,
                 };
                 ClientOperation::new(entry.request(false)).under_lease(epoch)
             })
@@ -109,11 +109,11 @@ impl FileSystem {
         let now = Timestamp::now();
         let mut inode = Inode::new(FileKind::File, self.new_ino()?, file.perm, uid, gid, now);
         (inode.atime, inode.mtime) = (file.atime, file.mtime);
-        let home = walk.entry();
+        let location = walk.entry();
         let mut value = inode.encode().to_vec();
         value.extend_from_slice(file.data);
-        let mark = EntryMark::new(&home.key, now);
-        Ok(PlannedFile { home, seal: key::tombstone(walk.dir().ino), value, mark })
+        let stamp = EntryMark::new(&location.key, now);
+        Ok(PlannedFile { location, tombstone: key::tombstone(walk.dir().ino), value, stamp })
     }
 
     /// Reads regular files whole, all in one request per node. One result for each path: `None` for
@@ -130,23 +130,23 @@ impl FileSystem {
         paths: &[&[u8]],
     ) -> Result<Vec<Result<Option<WholeFile>>>> {
         const LEN_MAX: u32 = INODE_LEN as u32 + INLINE_LEN_MAX as u32;
-        let epoch = self.enter_lease();
-        let homes: Vec<Result<RecordLocation>> = paths
+        let epoch = self.start_generation();
+        let locations: Vec<Result<RecordLocation>> = paths
             .iter()
-            .map(|path| named("read", *path, |at| self.home_of(ctx, at, epoch)))
+            .map(|path| named("read", *path, |at| self.location_of(ctx, at, epoch)))
             .collect();
-        let mut operations: Vec<ClientOperation<'_>> = homes
+        let mut operations: Vec<ClientOperation<'_>> = locations
             .iter()
             .flatten()
-            .map(|home| {
-                let get = Action::Get { key: &home.key, offset: 0, len: LEN_MAX };
-                ClientOperation::new(Operation::new(home.partition, [get])).under_lease(epoch)
+            .map(|location| {
+                let get = Action::Get { key: &location.key, offset: 0, len: LEN_MAX };
+                ClientOperation::new(Operation::new(location.partition, [get])).under_lease(epoch)
             })
             .collect();
         let mut outcomes = self.store().run_each(&mut operations)?.into_iter();
         drop(operations);
-        let found = paths.iter().zip(homes).map(|(path, home)| {
-            match home.and_then(|_| named("read", *path, |_| found(ctx, outcomes.next()))) {
+        let found = paths.iter().zip(locations).map(|(path, location)| {
+            match location.and_then(|_| named("read", *path, |_| found(ctx, outcomes.next()))) {
                 Err(error) if error.kind() == ErrorKind::StaleLease => Ok(None),
                 result => result,
             }
@@ -154,7 +154,7 @@ impl FileSystem {
         Ok(found.collect())
     }
 
-    fn home_of(
+    fn location_of(
         &self,
         ctx: &CallerContext,
         at: RelativePath<'_>,
@@ -165,8 +165,8 @@ impl FileSystem {
     }
 
     /// The newest name-space generation, with the cached directories that stand on it.
-    fn enter_lease(&self) -> Epoch {
-        let epoch = self.store().dataset.lease_epoch();
+    fn start_generation(&self) -> Epoch {
+        let epoch = self.store().dataset.name_space_generation();
         self.inner.cache.start_epoch(epoch);
         epoch
     }

@@ -10,7 +10,7 @@ use crate::names::at::{RelativePath, named};
 use crate::names::make::NewInode;
 use crate::names::walk::PathWalk;
 use crate::records::key::ROOT_INO;
-use crate::records::store::{FoundInode, NO_LEASE, fail};
+use crate::records::store::{ANY_NAME_SPACE, FoundInode, fail};
 use crate::sharing::delegated::DelegationStamp;
 use crate::{CallerContext, FileAttributes, FileKind, FileSystem, OpenFile, OpenFlags};
 
@@ -44,8 +44,8 @@ impl FileSystem {
     /// As of the nodes.
     pub fn root(&self) -> Result<FoundFile> {
         named("look up", b"/", |_| {
-            let home = self.store().own(ROOT_INO);
-            let node = self.store().lookup_location(&home, NO_LEASE)?;
+            let location = self.store().own(ROOT_INO);
+            let node = self.store().lookup_location(&location, ANY_NAME_SPACE)?;
             self.found(node.ok_or_else(|| fail(ErrorKind::NotFound))?)
         })
     }
@@ -117,7 +117,7 @@ impl FileSystem {
             let mut walk = PathWalk::start(self, ctx, at, epoch)?;
             walk.leases = true;
             let node = self.make_walked(ctx, &mut walk, new)?;
-            let promise = walk.made.and_then(|made| made.promise);
+            let delegation = walk.made.and_then(|made| made.delegation);
             let mut attr = node.inode.attr(node.data_len);
             let is_directory = node.inode.is_directory();
             if is_directory {
@@ -126,8 +126,8 @@ impl FileSystem {
             }
             let found = FoundFile { file: OpenFile::of_node(self, node), attr };
             // There is no delegation on what is in it.
-            let attributes = promise.filter(|_| !is_directory);
-            Ok(OpenedFile { found, is_new: true, name: promise, attributes })
+            let attributes = delegation.filter(|_| !is_directory);
+            Ok(OpenedFile { found, is_new: true, name: delegation, attributes })
         })
     }
 
@@ -150,13 +150,13 @@ impl FileSystem {
                 Ok((file, walk.made))
             })
         })?;
-        let promise = new.and_then(|new| new.promise);
+        let delegation = new.and_then(|new| new.delegation);
         let attr = match &new {
             Some(new) => new.inode.attr(0),
             None => file.attr()?,
         };
         let found = FoundFile { file, attr };
-        Ok(OpenedFile { found, is_new: new.is_some(), name: promise, attributes: promise })
+        Ok(OpenedFile { found, is_new: new.is_some(), name: delegation, attributes: delegation })
     }
 
     pub(crate) fn found(&self, node: FoundInode) -> Result<FoundFile> {

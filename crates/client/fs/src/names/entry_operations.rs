@@ -9,34 +9,35 @@ use samite_wire::op::{Action, Guard, Operation};
 use crate::records::change_stamps::EntryMark;
 use crate::records::inode::{DataLayout, FLAG_ATTRIBUTES, FLAG_RENAMED, INODE_LEN, Inode, at};
 use crate::records::store::RecordLocation;
-use crate::sharing::delegated::long_lease;
+use crate::sharing::delegated::long_delegation;
 
 /// An entry that is to be made.
 #[derive(Clone, Copy)]
 pub struct NewEntry<'e> {
-    pub home: &'e RecordLocation,
+    pub location: &'e RecordLocation,
     /// Inode and data.
     pub value: &'e [u8],
     /// Key of its directory's tombstone, which is there while the directory is removed.
     pub tombstone: &'e [u8],
-    pub mark: &'e EntryMark,
+    pub stamp: &'e EntryMark,
     pub is_directory: bool,
     /// Token of an open reference from the beginning; 0: none.
-    pub hold: u64,
+    pub open_reference: u64,
 }
 
 impl<'e> NewEntry<'e> {
     /// Makes it if there is no such entry, with a long delegation as the last result if one is
     /// wanted.
     fn operation(&self, wants_delegation: bool) -> Operation<'e> {
-        let key = &self.home.key;
-        let mut op = Operation::put(self.home.partition, key, self.value).guard(Guard::Absent(key));
-        op.actions.extend(self.mark.actions(i64::from(self.is_directory)));
-        if self.hold != 0 {
-            op.actions.push(Action::Hold { key, token: self.hold });
+        let key = &self.location.key;
+        let mut op =
+            Operation::put(self.location.partition, key, self.value).guard(Guard::Absent(key));
+        op.actions.extend(self.stamp.actions(i64::from(self.is_directory)));
+        if self.open_reference != 0 {
+            op.actions.push(Action::Hold { key, token: self.open_reference });
         }
         if wants_delegation {
-            op.actions.push(long_lease(key));
+            op.actions.push(long_delegation(key));
         }
         op
     }
@@ -55,7 +56,7 @@ impl<'e> NewEntry<'e> {
         wants_delegation: bool,
         generation: Epoch,
     ) -> Option<SubmittedEntry> {
-        let record = (self.home.partition, self.home.key.as_slice());
+        let record = (self.location.partition, self.location.key.as_slice());
         let operation = self.operation(wants_delegation);
         dataset.submit_new(record, self.tombstone, &operation, generation)
     }
@@ -64,42 +65,48 @@ impl<'e> NewEntry<'e> {
 /// The entry of a file that is to be removed: not of a directory, nor of a file that is moving.
 #[derive(Clone, Copy)]
 pub struct EntryRemoval<'e> {
-    pub home: &'e RecordLocation,
+    pub location: &'e RecordLocation,
     /// Key that the record gets where it has open references.
     pub orphan: &'e [u8],
-    pub mark: &'e EntryMark,
+    pub stamp: &'e EntryMark,
 }
 
 impl<'e> EntryRemoval<'e> {
-    fn operation(
-        &self,
-        actions: impl IntoIterator<Item = Action<'e>>,
-        with_stamp: bool,
-    ) -> Operation<'e> {
-        let is_file = Guard::BytesAre { key: &self.home.key, offset: at::STATE, bytes: &[0] };
-        let stamp = self.mark.actions(0).filter(|_| with_stamp);
-        Operation::new(self.home.partition, actions.into_iter().chain(stamp)).guard(is_file)
+    fn is_file(&self) -> Guard<'e> {
+        Guard::BytesAre { key: &self.location.key, offset: at::STATE, bytes: &[0] }
+    }
+
+    /// Takes the key away, and leaves a change stamp.
+    #[inline]
+    fn early(&self) -> Operation<'e> {
+        let detach = Action::Detach { key: &self.location.key, to: self.orphan };
+        let actions = std::iter::once(detach).chain(self.stamp.actions(0));
+        Operation::new(self.location.partition, actions).guard(self.is_file())
     }
 
     /// As a request, whose results are for [`RemovedInode`](crate::sharing::open_references::RemovedInode),
     /// and which reveals the inode where it fails; it leaves a change stamp if it is to
     /// (`with_stamp`).
     pub fn request(&self, with_stamp: bool) -> Operation<'e> {
-        let actions = take_away(&self.home.key, self.orphan);
-        self.operation(actions, with_stamp).reveal(INODE_LEN as u32)
+        let actions = take_away(&self.location.key, self.orphan);
+        let mut op = Operation::new(self.location.partition, actions)
+            .guard(self.is_file())
+            .reveal(INODE_LEN as u32);
+        op.actions.extend(self.stamp.actions(0).filter(|_| with_stamp));
+        op
     }
 
     /// Completes it early, where only the record goes, or where the file has open references.
     /// `false`: that is not so, or cannot be done that way now; nothing was done.
+    #[inline]
     pub fn complete_early(&self, dataset: &Dataset, generation: Epoch) -> bool {
-        let key = &self.home.key;
-        let removal = self.operation([Action::Detach { key, to: self.orphan }], true);
-        let record = (self.home.partition, key.as_slice());
-        dataset.submit_change(record, &removal, generation, |value, _| is_alone(value))
+        let record = (self.location.partition, self.location.key.as_slice());
+        dataset.submit_change(record, &self.early(), generation, |value, _| is_alone(value))
     }
 }
 
 /// Whether nothing else belongs to the inode of the file in a record that begins with `value`.
+#[inline]
 fn is_alone(value: &[u8]) -> bool {
     Inode::decode(value).is_ok_and(|inode| {
         inode.layout == DataLayout::Inline
@@ -129,27 +136,30 @@ mod tests {
 
     #[test]
     fn a_request_to_make_an_entry_adds_the_guard_on_the_tombstone() {
-        let (home, tombstone) = (location(), key::tombstone(1));
-        let mark = EntryMark::new(&home.key, Timestamp(5));
+        let (location, tombstone) = (location(), key::tombstone(1));
+        let stamp = EntryMark::new(&location.key, Timestamp(5));
         let entry = NewEntry {
-            home: &home,
+            location: &location,
             value: b"value",
             tombstone: &tombstone,
-            mark: &mark,
+            stamp: &stamp,
             is_directory: false,
-            hold: 9,
+            open_reference: 9,
         };
         for wants_delegation in [false, true] {
             let early = entry.operation(wants_delegation);
             let request = entry.request(wants_delegation);
             assert_eq!(early.partition, PartitionId(3));
             assert_eq!(early.actions, request.actions);
-            assert_eq!(&early.guards[..], [Guard::Absent(&home.key)]);
-            assert_eq!(&request.guards[..], [Guard::Absent(&home.key), Guard::Absent(&tombstone)]);
+            assert_eq!(&early.guards[..], [Guard::Absent(&location.key)]);
+            assert_eq!(
+                &request.guards[..],
+                [Guard::Absent(&location.key), Guard::Absent(&tombstone)]
+            );
             let delegates = matches!(early.actions.last(), Some(Action::Lease { .. }));
             assert_eq!(delegates, wants_delegation);
         }
-        let directory = NewEntry { is_directory: true, hold: 0, ..entry };
+        let directory = NewEntry { is_directory: true, open_reference: 0, ..entry };
         let holds = |action: &Action<'_>| matches!(action, Action::Hold { .. });
         assert!(entry.request(false).actions.iter().any(holds));
         assert!(!directory.request(false).actions.iter().any(holds));
@@ -159,11 +169,11 @@ mod tests {
 
     #[test]
     fn a_request_to_remove_an_entry_also_reads_the_inode() {
-        let (home, orphan) = (location(), key::orphan(7));
-        let mark = EntryMark::new(&home.key, Timestamp(5));
-        let removal = EntryRemoval { home: &home, orphan: &orphan, mark: &mark };
+        let (location, orphan) = (location(), key::orphan(7));
+        let stamp = EntryMark::new(&location.key, Timestamp(5));
+        let removal = EntryRemoval { location: &location, orphan: &orphan, stamp: &stamp };
         let request = removal.request(true);
-        let early = removal.operation([Action::Detach { key: &home.key, to: &orphan }], true);
+        let early = removal.early();
         assert_eq!(early.guards, request.guards);
         assert_eq!(early.actions[..], request.actions[1..]);
         assert!(matches!(request.actions[0], Action::Get { .. }));

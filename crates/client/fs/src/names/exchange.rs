@@ -40,7 +40,7 @@ impl FileSystem {
         is_locked: bool,
     ) -> Result<RenameAttempt> {
         let epoch = from_walk.epoch;
-        let [first, second] = self.read_ends(&from.home, &to.home, u32::MAX, epoch)?;
+        let [first, second] = self.read_ends(&from.location, &to.location, u32::MAX, epoch)?;
         let (first, first_value) = first.ok_or_else(|| fail(ErrorKind::NotFound))?;
         let (second, second_value) = second.ok_or_else(|| fail(ErrorKind::NotFound))?;
         let is_file_as_directory = (from_walk.wants_directory && !first.inode.is_directory())
@@ -72,15 +72,15 @@ impl FileSystem {
             ExchangeSide { value: renamed(&first, &first_value, now), end: from, node: first };
         let second =
             ExchangeSide { value: renamed(&second, &second_value, now), end: to, node: second };
-        if first.end.home.partition == second.end.home.partition {
+        if first.end.location.partition == second.end.location.partition {
             self.swap_within(&first, &second, epoch, now)?;
         } else {
             self.swap_across(&first, &second, epoch, now)?;
         }
         if has_directory {
-            self.inner.cache.remove(&second.end.home.key);
-            self.raise_leases(&first.end.home.key, Vec::new)?;
-            self.inner.cache.remove(&second.end.home.key);
+            self.inner.cache.remove(&second.end.location.key);
+            self.raise_generation(&first.end.location.key, Vec::new)?;
+            self.inner.cache.remove(&second.end.location.key);
         }
         Ok(RenameAttempt::Done)
     }
@@ -92,14 +92,14 @@ impl FileSystem {
         epoch: Epoch,
         now: Timestamp,
     ) -> Result<()> {
-        self.store().note_location(&first.node, &second.end.home)?;
-        self.store().note_location(&second.node, &first.end.home)?;
-        let (key, other) = (&first.end.home.key, &second.end.home.key);
+        self.store().note_location(&first.node, &second.end.location)?;
+        self.store().note_location(&second.node, &first.end.location)?;
+        let (key, other) = (&first.end.location.key, &second.end.location.key);
         let directories = i64::from(first.is_directory()) - i64::from(second.is_directory());
         let aside = key::orphan(self.token());
-        let marks = [key, other].map(|key| EntryMark::new(key, now));
+        let stamps = [key, other].map(|key| EntryMark::new(key, now));
         let mut op = Operation::new(
-            first.end.home.partition,
+            first.end.location.partition,
             [
                 Action::Put { key, data: ValueData::Inline(&second.value) },
                 Action::Put { key: other, data: ValueData::Inline(&first.value) },
@@ -110,8 +110,8 @@ impl FileSystem {
         )
         .guard(Guard::VersionIs(key, first.node.version))
         .guard(Guard::VersionIs(other, second.node.version));
-        op.actions.extend(marks[0].actions(-directories));
-        op.actions.extend(marks[1].actions(directories));
+        op.actions.extend(stamps[0].actions(-directories));
+        op.actions.extend(stamps[1].actions(directories));
         match self.store().run(ClientOperation::new(op).under_lease(epoch))? {
             OwnedOutcome::Done(_) => Ok(()),
             OwnedOutcome::Failed(_) => Err(fail(ErrorKind::StaleLease)),
@@ -127,25 +127,25 @@ impl FileSystem {
     ) -> Result<()> {
         let intended = MoveIntent::new(
             self.token(),
-            first.end.home.clone(),
+            first.end.location.clone(),
             (first.node.inode.layout, first.is_directory()),
             MoveFinish::Swap,
-            second.end.home.clone(),
+            second.end.location.clone(),
         )
         .bringing(&second.value);
-        self.store().note_location(&second.node, &first.end.home)?;
+        self.store().note_location(&second.node, &first.end.location)?;
         if !self.store().freeze(&first.node, &intended)? {
             return Err(fail(ErrorKind::StaleLease));
         }
         let directories = i64::from(first.is_directory()) - i64::from(second.is_directory());
-        let mark = EntryMark::new(&second.end.home.key, now);
-        let guard = Guard::VersionIs(&second.end.home.key, second.node.version);
+        let stamp = EntryMark::new(&second.end.location.key, now);
+        let guard = Guard::VersionIs(&second.end.location.key, second.node.version);
         match self.store().decide(
             &intended,
             &first.value,
             epoch,
             [guard],
-            mark.actions(directories),
+            stamp.actions(directories),
         )? {
             MoveDecision::Done(_) => Ok(()),
             MoveDecision::Refused(_) | MoveDecision::Recovered => Err(fail(ErrorKind::StaleLease)),

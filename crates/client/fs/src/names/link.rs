@@ -17,7 +17,7 @@ use crate::records::inode::{
 use crate::records::key;
 use crate::records::lookup::LOOKUPS_MAX;
 use crate::records::moving::{MoveDecision, MoveFinish, MoveIntent};
-use crate::records::store::{FoundInode, NO_LEASE, RecordLocation, fail};
+use crate::records::store::{ANY_NAME_SPACE, FoundInode, RecordLocation, fail};
 use crate::{CallerContext, FileKind, FileSystem, Timestamp};
 
 /// Most links to one file.
@@ -84,16 +84,16 @@ impl FileSystem {
             return Err(fail(ErrorKind::NotFound));
         }
         walk.require(WRITE | SEARCH)?;
-        let home = walk.entry();
-        if self.store().lookup_location(&home, epoch)?.is_some() {
+        let location = walk.entry();
+        if self.store().lookup_location(&location, epoch)?.is_some() {
             return Err(fail(ErrorKind::Exists));
         }
-        if key::is_orphan(&node.home.key) {
-            return self.name_orphan(&node, &walk, &home);
+        if key::is_orphan(&node.location.key) {
+            return self.name_orphan(&node, &walk, &location);
         }
         let inode = self.own_record(node)?;
         self.add_link(inode.ino)?;
-        match self.put_pointer(&walk, &home, &inode) {
+        match self.put_pointer(&walk, &location, &inode) {
             Ok(true) => Ok(()),
             Ok(false) => {
                 self.drop_link(inode.ino)?;
@@ -112,13 +112,13 @@ impl FileSystem {
         &self,
         node: &FoundInode,
         walk: &PathWalk<'_>,
-        home: &RecordLocation,
+        location: &RecordLocation,
     ) -> Result<()> {
-        let found = self.store().value(&node.home)?;
+        let found = self.store().value(&node.location)?;
         let (version, mut value) = found.ok_or_else(|| fail(ErrorKind::NotFound))?;
         let fresh = FoundInode { version, inode: Inode::decode(&value)?, ..node.clone() };
         if fresh.inode.layout == DataLayout::Moving {
-            self.store().await_move(&node.home)?;
+            self.store().await_move(&node.location)?;
             return Err(fail(ErrorKind::StaleLease));
         }
         if fresh.inode.flags & FLAG_NAMEABLE == 0 {
@@ -127,20 +127,20 @@ impl FileSystem {
         // Handles find it by its location.
         value[at::FLAGS as usize] = fresh.inode.flags & !FLAG_NAMEABLE | FLAG_RENAMED;
         let layout = (fresh.inode.layout, false);
-        let source = node.home.clone();
+        let source = node.location.clone();
         let intended =
-            MoveIntent::new(self.token(), source, layout, MoveFinish::Delete, home.clone());
+            MoveIntent::new(self.token(), source, layout, MoveFinish::Delete, location.clone());
         if !self.store().freeze(&fresh, &intended)? {
             return Err(fail(ErrorKind::StaleLease));
         }
-        let seal = key::tombstone(walk.dir().ino);
-        let mark = EntryMark::new(&home.key, Timestamp::now());
-        let guards = [Guard::Absent(&home.key), Guard::Absent(&seal)];
-        match self.store().decide(&intended, &value, walk.epoch, guards, mark.actions(0))? {
+        let tombstone = key::tombstone(walk.dir().ino);
+        let stamp = EntryMark::new(&location.key, Timestamp::now());
+        let guards = [Guard::Absent(&location.key), Guard::Absent(&tombstone)];
+        match self.store().decide(&intended, &value, walk.epoch, guards, stamp.actions(0))? {
             MoveDecision::Done(_) => Ok(()),
             MoveDecision::Refused(0) => Err(fail(ErrorKind::Exists)),
             MoveDecision::Refused(_) => {
-                self.outlast_tombstone(walk.dir().ino, home.partition)?;
+                self.outlast_tombstone(walk.dir().ino, location.partition)?;
                 Err(fail(ErrorKind::StaleLease))
             }
             MoveDecision::Recovered => Err(fail(ErrorKind::StaleLease)),
@@ -150,21 +150,21 @@ impl FileSystem {
     fn put_pointer(
         &self,
         walk: &PathWalk<'_>,
-        home: &RecordLocation,
+        location: &RecordLocation,
         inode: &Inode,
     ) -> Result<bool> {
         let value = Inode { layout: DataLayout::Elsewhere, ..*inode }.encode();
-        let seal = key::tombstone(walk.dir().ino);
-        let mark = EntryMark::new(&home.key, Timestamp::now());
-        let mut op = Operation::put(home.partition, &home.key, &value)
-            .guard(Guard::Absent(&home.key))
-            .guard(Guard::Absent(&seal));
-        op.actions.extend(mark.actions(0));
+        let tombstone = key::tombstone(walk.dir().ino);
+        let stamp = EntryMark::new(&location.key, Timestamp::now());
+        let mut op = Operation::put(location.partition, &location.key, &value)
+            .guard(Guard::Absent(&location.key))
+            .guard(Guard::Absent(&tombstone));
+        op.actions.extend(stamp.actions(0));
         match self.store().run(ClientOperation::new(op).under_lease(walk.epoch))? {
             OwnedOutcome::Done(_) => Ok(true),
             OwnedOutcome::Failed(failure) => {
                 if failure.index == 1 {
-                    self.outlast_tombstone(walk.dir().ino, home.partition)?;
+                    self.outlast_tombstone(walk.dir().ino, location.partition)?;
                 }
                 Ok(false)
             }
@@ -172,16 +172,16 @@ impl FileSystem {
     }
 
     fn add_link(&self, ino: u64) -> Result<()> {
-        let home = self.store().own(ino);
+        let location = self.store().own(ino);
         let now = Timestamp::now();
         let op = Operation::new(
-            home.partition,
+            location.partition,
             [
-                Action::Add { key: &home.key, offset: at::NLINK, delta: 1 },
-                inode_changed(&home.key, now),
+                Action::Add { key: &location.key, offset: at::NLINK, delta: 1 },
+                inode_changed(&location.key, now),
             ],
         )
-        .guard(Guard::Exists(&home.key));
+        .guard(Guard::Exists(&location.key));
         match self.store().run(op)? {
             OwnedOutcome::Done(_) => Ok(()),
             OwnedOutcome::Failed(_) => Err(fail(ErrorKind::NotFound)),
@@ -193,14 +193,14 @@ impl FileSystem {
         let own = self.store().own(node.inode.ino);
         let mut node = node;
         for _ in 0..LOOKUPS_MAX {
-            if node.home == own {
+            if node.location == own {
                 if node.inode.nlink >= LINKS_MAX {
                     return Err(fail(ErrorKind::Unsupported));
                 }
                 return Ok(node.inode);
             }
             self.move_out(&node, &own)?;
-            let now = self.store().lookup_location(&node.home, NO_LEASE)?;
+            let now = self.store().lookup_location(&node.location, ANY_NAME_SPACE)?;
             match now {
                 Some(now) if now.inode.ino == node.inode.ino => node = now,
                 _ => return Err(fail(ErrorKind::StaleLease)),
@@ -211,7 +211,7 @@ impl FileSystem {
 
     /// Tries to move the inode from its entry to its own record.
     fn move_out(&self, node: &FoundInode, own: &RecordLocation) -> Result<()> {
-        let Some((version, value)) = self.store().value(&node.home)? else { return Ok(()) };
+        let Some((version, value)) = self.store().value(&node.location)? else { return Ok(()) };
         let fresh = FoundInode { version, inode: Inode::decode(&value)?, ..node.clone() };
         if fresh.inode.ino != node.inode.ino
             || matches!(fresh.inode.layout, DataLayout::Moving | DataLayout::Elsewhere)
@@ -220,14 +220,14 @@ impl FileSystem {
         }
         let intended = MoveIntent::new(
             self.token(),
-            node.home.clone(),
+            node.location.clone(),
             (fresh.inode.layout, false),
             MoveFinish::Point,
             own.clone(),
         );
         if self.store().freeze(&fresh, &intended)? {
             let guards = [Guard::Absent(&own.key)];
-            let decision = self.store().decide(&intended, &value, NO_LEASE, guards, [])?;
+            let decision = self.store().decide(&intended, &value, ANY_NAME_SPACE, guards, [])?;
             debug_assert!(!matches!(decision, MoveDecision::Refused(_)), "one entry, one inode");
         }
         debug_assert!(value.len() >= INODE_LEN, "it was decoded");

@@ -9,7 +9,7 @@ use crate::names::at::RelativePath;
 use crate::names::by_inode::FoundFile;
 use crate::records::inode::DataLayout;
 use crate::records::store::{LOOKUP_LEN, RecordLocation, malformed};
-use crate::sharing::delegated::{DelegationStamp, long_lease, term};
+use crate::sharing::delegated::{DelegationStamp, long_delegation, term};
 use crate::sharing::delegated_lookup::ResolvedName;
 use crate::{CallerContext, FileSystem};
 
@@ -25,23 +25,25 @@ impl OpenFile {
         ctx: &CallerContext,
         names: &[&[u8]],
     ) -> Result<Vec<ResolvedName>> {
-        let homes: Vec<RecordLocation> =
+        let locations: Vec<RecordLocation> =
             names.iter().map(|name| self.fs.store().entry(self.ino(), name)).collect();
-        let moments: Vec<Option<ReadStamp>> =
-            homes.iter().map(|home| self.fs.store().dataset.read_stamp(home.partition)).collect();
-        let mut ops: Vec<ClientOperation<'_>> = homes
+        let read_stamps: Vec<Option<ReadStamp>> = locations
             .iter()
-            .map(|home| {
-                let get = Action::Get { key: &home.key, offset: 0, len: LOOKUP_LEN as u32 };
-                Operation::new(home.partition, [get, long_lease(&home.key)]).into()
+            .map(|location| self.fs.store().dataset.read_stamp(location.partition))
+            .collect();
+        let mut ops: Vec<ClientOperation<'_>> = locations
+            .iter()
+            .map(|location| {
+                let get = Action::Get { key: &location.key, offset: 0, len: LOOKUP_LEN as u32 };
+                Operation::new(location.partition, [get, long_delegation(&location.key)]).into()
             })
             .collect();
         let outcomes = self.fs.store().run_each(&mut ops)?;
         drop(ops);
-        let asked = homes.into_iter().zip(moments);
+        let asked = locations.into_iter().zip(read_stamps);
         let mut several = Vec::with_capacity(names.len());
-        for ((name, (home, moment)), outcome) in names.iter().zip(asked).zip(outcomes) {
-            several.push(match self.fs.in_entry(home, moment, outcome)? {
+        for ((name, (location, read_stamp)), outcome) in names.iter().zip(asked).zip(outcomes) {
+            several.push(match self.fs.in_entry(location, read_stamp, outcome)? {
                 Some(named) => named,
                 None => self.fs.look_up_leased(ctx, RelativePath::dir(self, name))?,
             });
@@ -55,8 +57,8 @@ impl FileSystem {
     /// requests.
     fn in_entry(
         &self,
-        home: RecordLocation,
-        moment: Option<ReadStamp>,
+        location: RecordLocation,
+        read_stamp: Option<ReadStamp>,
         outcome: OwnedOutcome,
     ) -> Result<Option<ResolvedName>> {
         let results = match outcome {
@@ -66,15 +68,15 @@ impl FileSystem {
             }
             OwnedOutcome::Failed(failure) => return Err(failure.into_error("list")),
         };
-        let promise = match moment {
-            Some(moment) => DelegationStamp::given(moment, term(results.get(1))?),
+        let delegation = match read_stamp {
+            Some(read_stamp) => DelegationStamp::given(read_stamp, term(results.get(1))?),
             None => None,
         };
         let Some(OwnedResult::Value { version, total_len, data, .. }) = results.into_iter().next()
         else {
             return Err(malformed());
         };
-        let node = self.store().node(home, version, total_len, &data)?;
+        let node = self.store().node(location, version, total_len, &data)?;
         let is_here = !matches!(node.inode.layout, DataLayout::Moving | DataLayout::Elsewhere);
         let is_settled = !node.is_chunked() || (node.inode.mark == 0 && !node.inode.sparse);
         if node.inode.is_directory() || !is_here || !is_settled {
@@ -82,6 +84,6 @@ impl FileSystem {
         }
         let attr = self.attr_of(&node, None)?;
         let found = Some(FoundFile { file: OpenFile::of_node(self, node), attr });
-        Ok(Some(ResolvedName { found, name: promise, attributes: promise }))
+        Ok(Some(ResolvedName { found, name: delegation, attributes: delegation }))
     }
 }

@@ -177,13 +177,13 @@ impl DirHandle {
         if entry.value.get(at::LAYOUT as usize) != Some(&(DataLayout::Moving as u8)) {
             return Ok(Some(entry));
         }
-        let home =
+        let location =
             RecordLocation { key: Key::from_slice(&entry.key), partition: PartitionId(partition) };
-        if !self.fs.store().outlast_move(&home)? {
+        if !self.fs.store().outlast_move(&location)? {
             // Where the other name belongs may have been listed before it was there.
             return Ok(Some(entry));
         }
-        Ok(self.fs.store().value(&home)?.map(|(version, mut value)| {
+        Ok(self.fs.store().value(&location)?.map(|(version, mut value)| {
             let total_len = value.len() as u32;
             value.truncate(INODE_LEN);
             OwnedEntry { key: entry.key, version, total_len, value: value.into() }

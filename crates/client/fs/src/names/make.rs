@@ -172,65 +172,67 @@ impl FileSystem {
         let inode = self.new_inode(ctx, walk.dir(), new, now)?;
         let mut value: SmallVec<[u8; INODE_LEN]> = SmallVec::from(inode.encode());
         value.extend_from_slice(new.data);
-        let home = walk.entry();
-        let hold = if walk.opens { self.token() } else { 0 };
+        let location = walk.entry();
+        let open_reference = if walk.opens { self.token() } else { 0 };
         let entry = NewEntry {
-            home: &home,
+            location: &location,
             value: &value,
             tombstone: &key::tombstone(walk.dir().ino),
-            mark: &EntryMark::new(&home.key, now),
+            stamp: &EntryMark::new(&location.key, now),
             is_directory: inode.is_directory(),
-            hold,
+            open_reference,
         };
         let asked = match self.complete_entry_early(walk, new.kind, &entry) {
             Some(made) => made,
             None => self.ask_for_entry(walk, &entry)?,
         };
-        let (promise, posted) = match asked {
-            MakeAnswer::Made(promise, posted) => (promise, posted),
+        let (delegation, submission) = match asked {
+            MakeAnswer::Made(delegation, submission) => (delegation, submission),
             MakeAnswer::Exists(node) => return Ok(MadeInode::Exists(node)),
         };
-        walk.made = Some(WalkEnd { inode, promise, posted });
+        walk.made = Some(WalkEnd { inode, delegation, submission });
         if inode.is_directory() {
-            self.inner.cache.insert(walk.epoch, &home.key, DirNode::of(&inode));
+            self.inner.cache.insert(walk.epoch, &location.key, DirNode::of(&inode));
         }
         // The version is not asked for: a caller that needs it reads the record again.
         let data_len = new.data.len() as u64;
         Ok(MadeInode::New(FoundInode {
-            home,
+            location,
             inode,
             data_len,
             version: Version(0),
             target: None,
-            hold,
+            open_reference,
         }))
     }
 
     /// Makes an entry, or says what is there.
     fn ask_for_entry(&self, walk: &PathWalk<'_>, entry: &NewEntry<'_>) -> Result<MakeAnswer> {
-        let home = entry.home;
+        let location = entry.location;
         for _ in 0..LOOKUPS_MAX {
-            let moment = self.moment_for(walk, home);
-            let op = entry.request(moment.is_some()).reveal(LOOKUP_LEN as u32);
-            let failure =
-                match self.store().run(ClientOperation::new(op).under_lease(walk.epoch))? {
-                    OwnedOutcome::Done(results) => {
-                        let promise = match moment {
-                            Some(moment) => DelegationStamp::of_change(moment, results.last())?,
-                            None => None,
-                        };
-                        return Ok(MakeAnswer::Made(promise, None));
-                    }
-                    OwnedOutcome::Failed(failure) => failure,
-                };
+            let read_stamp = self.read_stamp_for(walk, location);
+            let op = entry.request(read_stamp.is_some()).reveal(LOOKUP_LEN as u32);
+            let failure = match self
+                .store()
+                .run(ClientOperation::new(op).under_lease(walk.epoch))?
+            {
+                OwnedOutcome::Done(results) => {
+                    let delegation = match read_stamp {
+                        Some(read_stamp) => DelegationStamp::of_change(read_stamp, results.last())?,
+                        None => None,
+                    };
+                    return Ok(MakeAnswer::Made(delegation, None));
+                }
+                OwnedOutcome::Failed(failure) => failure,
+            };
             match &failure.current {
                 _ if failure.index == 1 => {
-                    self.outlast_tombstone(walk.dir().ino, home.partition)?;
+                    self.outlast_tombstone(walk.dir().ino, location.partition)?;
                     return Err(fail(ErrorKind::StaleLease));
                 }
                 Some(found) => {
                     if let Some(node) =
-                        self.store().settled(self.store().node_of_reveal(home, found)?)?
+                        self.store().settled(self.store().node_of_reveal(location, found)?)?
                     {
                         return Ok(MakeAnswer::Exists(node));
                     }
@@ -242,8 +244,8 @@ impl FileSystem {
     }
 
     /// From when on changes of the new file can be told, if a delegation on it is wanted.
-    fn moment_for(&self, walk: &PathWalk<'_>, home: &RecordLocation) -> Option<ReadStamp> {
-        walk.leases.then(|| self.store().dataset.read_stamp(home.partition)).flatten()
+    fn read_stamp_for(&self, walk: &PathWalk<'_>, location: &RecordLocation) -> Option<ReadStamp> {
+        walk.leases.then(|| self.store().dataset.read_stamp(location.partition)).flatten()
     }
 
     /// Leaves it to the node to make a file, and to grant a delegation on it if one is wanted.
@@ -257,12 +259,15 @@ impl FileSystem {
         if kind != FileKind::File || walk.dir().semantics == FileSemantics::Temporary {
             return None;
         }
-        let moment = self.moment_for(walk, entry.home);
+        let read_stamp = self.read_stamp_for(walk, entry.location);
         let dataset = &self.store().dataset;
-        let posted = entry.complete_early(dataset, moment.is_some(), walk.epoch)?;
+        let submission = entry.complete_early(dataset, read_stamp.is_some(), walk.epoch)?;
         // Nothing is asked for that they could travel with.
         self.store().send_releases();
-        Some(MakeAnswer::Made(moment.and_then(DelegationStamp::of_submitted_change), Some(posted)))
+        Some(MakeAnswer::Made(
+            read_stamp.and_then(DelegationStamp::of_submitted_change),
+            Some(submission),
+        ))
     }
 
     pub(crate) fn new_inode(

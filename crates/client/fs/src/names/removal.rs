@@ -13,7 +13,7 @@ use crate::records::change_stamps::EntryMark;
 use crate::records::inode::{DataLayout, INODE_LEN, Inode, at, identity, inode_changed};
 use crate::records::key;
 use crate::records::lookup::LOOKUPS_MAX;
-use crate::records::store::{NO_LEASE, fail, first_value};
+use crate::records::store::{ANY_NAME_SPACE, fail, first_value};
 use crate::sharing::open_references::RemovedInode;
 use crate::{CallerContext, FileSemantics, FileSystem, Timestamp};
 
@@ -51,11 +51,11 @@ impl FileSystem {
             return Err(fail(ErrorKind::IsDirectory));
         }
         walk.require(WRITE | SEARCH)?;
-        let home = walk.entry();
+        let location = walk.entry();
         if walk.wants_directory || needs_owner(ctx, walk.dir()) {
             let node = self
                 .store()
-                .lookup_location(&home, epoch)?
+                .lookup_location(&location, epoch)?
                 .ok_or_else(|| fail(ErrorKind::NotFound))?;
             if walk.wants_directory && !node.inode.is_directory() {
                 return Err(fail(ErrorKind::NotDirectory));
@@ -64,23 +64,23 @@ impl FileSystem {
         }
         let orphan = key::orphan(self.token());
         let now = Timestamp::now();
-        let mark = EntryMark::new(&home.key, now);
-        let removal = EntryRemoval { home: &home, orphan: &orphan, mark: &mark };
+        let stamp = EntryMark::new(&location.key, now);
+        let removal = EntryRemoval { location: &location, orphan: &orphan, stamp: &stamp };
         let store = self.store();
         if walk.dir().semantics != FileSemantics::Temporary
-            && !store.releases.are_waiting(home.partition)
+            && !store.releases.are_waiting(location.partition)
             && removal.complete_early(&store.dataset, epoch)
         {
             return Ok(Some(now));
         }
-        let mut marks = true;
+        let mut stamps = true;
         for _ in 0..LOOKUPS_MAX {
-            let op = ClientOperation::new(removal.request(marks)).under_lease(epoch);
+            let op = ClientOperation::new(removal.request(stamps)).under_lease(epoch);
             let outcome = match self.store().run_removal(op) {
                 // Removing must work on a full target, where there may be no room for the first
                 // change stamp.
-                Err(error) if error.kind() == ErrorKind::NoSpace && marks => {
-                    marks = false;
+                Err(error) if error.kind() == ErrorKind::NoSpace && stamps => {
+                    stamps = false;
                     continue;
                 }
                 outcome => outcome?,
@@ -88,13 +88,13 @@ impl FileSystem {
             match outcome {
                 OwnedOutcome::Done(results) => {
                     self.clean_up(&RemovedInode::of(results)?)?;
-                    return Ok(marks.then_some(now));
+                    return Ok(stamps.then_some(now));
                 }
                 OwnedOutcome::Failed(failure) => {
                     let found = failure.current.ok_or_else(|| fail(ErrorKind::NotFound))?;
                     let inode = Inode::decode(&found.bytes)?;
                     if inode.layout == DataLayout::Moving {
-                        self.store().await_move(&home)?;
+                        self.store().await_move(&location)?;
                     } else {
                         return Err(fail(ErrorKind::IsDirectory));
                     }
@@ -119,14 +119,14 @@ impl FileSystem {
 
     /// One link less to an inode in its own record.
     pub(crate) fn drop_link(&self, ino: u64) -> Result<()> {
-        let home = self.store().own(ino);
+        let location = self.store().own(ino);
         let now = Timestamp::now();
         let op = Operation::new(
-            home.partition,
+            location.partition,
             [
-                Action::Get { key: &home.key, offset: 0, len: INODE_LEN as u32 },
-                Action::Add { key: &home.key, offset: at::NLINK, delta: u64::MAX },
-                inode_changed(&home.key, now),
+                Action::Get { key: &location.key, offset: 0, len: INODE_LEN as u32 },
+                Action::Add { key: &location.key, offset: at::NLINK, delta: u64::MAX },
+                inode_changed(&location.key, now),
             ],
         );
         let OwnedOutcome::Done(results) = self.store().run_removal(ClientOperation::new(op))?
@@ -138,8 +138,8 @@ impl FileSystem {
         }
         // Unless another process made a link from an open handle.
         let orphan = key::orphan(self.token());
-        let op = Operation::new(home.partition, take_away(&home.key, &orphan))
-            .guard(Guard::BytesAre { key: &home.key, offset: at::NLINK, bytes: &[0; 8] });
+        let op = Operation::new(location.partition, take_away(&location.key, &orphan))
+            .guard(Guard::BytesAre { key: &location.key, offset: at::NLINK, bytes: &[0; 8] });
         match self.store().run(op)? {
             OwnedOutcome::Done(results) => self.clean_up(&RemovedInode::of(results)?),
             OwnedOutcome::Failed(_) => Ok(()),
@@ -184,13 +184,13 @@ impl FileSystem {
             }));
         }
         walk.require(WRITE | SEARCH)?;
-        let home = walk.entry();
-        let dir = match self.inner.cache.get(epoch, &home.key) {
+        let location = walk.entry();
+        let dir = match self.inner.cache.get(epoch, &location.key) {
             Some(dir) => dir,
             None => {
                 let node = self
                     .store()
-                    .lookup_location(&home, epoch)?
+                    .lookup_location(&location, epoch)?
                     .ok_or_else(|| fail(ErrorKind::NotFound))?;
                 if !node.inode.is_directory() {
                     return Err(fail(ErrorKind::NotDirectory));
@@ -199,34 +199,34 @@ impl FileSystem {
             }
         };
         check_sticky(ctx, walk.dir(), dir.uid)?;
-        let sealed = self.set_tombstone(&home, dir.ino, epoch)?;
+        let tombstone = self.set_tombstone(&location, dir.ino, epoch)?;
         let now = Timestamp::now();
-        let Some(removed) = self.delete_sealed(&sealed, now)? else {
-            self.unseal(&sealed)?;
+        let Some(removed) = self.delete_with_tombstone(&tombstone, now)? else {
+            self.withdraw_tombstone(&tombstone)?;
             return Err(fail(ErrorKind::StaleLease));
         };
-        self.forget_directory(&sealed)?;
+        self.forget_directory(&tombstone)?;
         self.clean_up(&removed)?;
-        Ok((sealed.ino, now))
+        Ok((tombstone.ino, now))
     }
 
     /// Removes the entry of a directory that has tombstones. `None`: another process took this one
     /// for dead and stopped the removal.
-    pub(crate) fn delete_sealed(
+    pub(crate) fn delete_with_tombstone(
         &self,
-        sealed: &DirectoryTombstone,
+        tombstone: &DirectoryTombstone,
         now: Timestamp,
     ) -> Result<Option<RemovedInode>> {
-        let home = &sealed.home;
+        let location = &tombstone.location;
         let (identity, token) =
-            (identity(sealed.ino, DataLayout::Inline), sealed.token.to_le_bytes());
-        let mark = EntryMark::new(&home.key, now);
+            (identity(tombstone.ino, DataLayout::Inline), tombstone.token.to_le_bytes());
+        let stamp = EntryMark::new(&location.key, now);
         let orphan = key::orphan(self.token());
-        let mut op = Operation::new(home.partition, take_away(&home.key, &orphan))
-            .guard(Guard::BytesAre { key: &home.key, offset: at::INO, bytes: &identity })
-            .guard(Guard::BytesAre { key: &home.key, offset: at::REMOVAL, bytes: &token });
-        op.actions.extend(mark.actions(-1));
-        match self.store().run_removal(ClientOperation::new(op).under_lease(NO_LEASE))? {
+        let mut op = Operation::new(location.partition, take_away(&location.key, &orphan))
+            .guard(Guard::BytesAre { key: &location.key, offset: at::INO, bytes: &identity })
+            .guard(Guard::BytesAre { key: &location.key, offset: at::REMOVAL, bytes: &token });
+        op.actions.extend(stamp.actions(-1));
+        match self.store().run_removal(ClientOperation::new(op).under_lease(ANY_NAME_SPACE))? {
             OwnedOutcome::Done(results) => RemovedInode::of(results).map(Some),
             OwnedOutcome::Failed(_) => Ok(None),
         }

@@ -19,13 +19,13 @@ use crate::records::change_stamps::EntryMark;
 use crate::records::inode::{DataLayout, FLAG_RENAMED, INODE_LEN, Inode, at, identity};
 use crate::records::key::{self, DIRECTORY_MOVE_LOCK};
 use crate::records::moving::{MoveDecision, MoveFinish, MoveIntent};
-use crate::records::store::{FoundInode, NO_LEASE, RecordLocation, fail, malformed};
+use crate::records::store::{ANY_NAME_SPACE, FoundInode, RecordLocation, fail, malformed};
 use crate::sharing::open_references::RemovedInode;
 use crate::{CallerContext, FileKind, FileSystem, RenameFlags, Timestamp};
 
 /// One end of a rename.
 pub struct RenameEnd {
-    pub home: RecordLocation,
+    pub location: RecordLocation,
     /// Number of the directory.
     pub parent: u64,
 }
@@ -107,12 +107,13 @@ impl FileSystem {
         }
         from_walk.require(WRITE | SEARCH)?;
         to_walk.require(WRITE | SEARCH)?;
-        let from = RenameEnd { home: from_walk.entry(), parent: from_walk.dir().ino };
-        let to = RenameEnd { home: to_walk.entry(), parent: to_walk.dir().ino };
+        let from = RenameEnd { location: from_walk.entry(), parent: from_walk.dir().ino };
+        let to = RenameEnd { location: to_walk.entry(), parent: to_walk.dir().ino };
         if flags.exchange {
             return self.exchange(ctx, (&from_walk, from), (&to_walk, to), is_locked);
         }
-        let [moving, replaced] = self.read_ends(&from.home, &to.home, INODE_LEN as u32, epoch)?;
+        let [moving, replaced] =
+            self.read_ends(&from.location, &to.location, INODE_LEN as u32, epoch)?;
         let (node, value) = moving.ok_or_else(|| fail(ErrorKind::NotFound))?;
         let replaced = replaced.map(|(node, _)| node);
         let is_directory = node.inode.is_directory();
@@ -167,13 +168,13 @@ impl FileSystem {
         to_len: u32,
         epoch: Epoch,
     ) -> Result<Ends> {
-        let ops = [(from, u32::MAX), (to, to_len)].map(|(home, len)| {
-            let get = Action::Get { key: &home.key, offset: 0, len };
-            ClientOperation::new(Operation::new(home.partition, [get])).under_lease(epoch)
+        let ops = [(from, u32::MAX), (to, to_len)].map(|(location, len)| {
+            let get = Action::Get { key: &location.key, offset: 0, len };
+            ClientOperation::new(Operation::new(location.partition, [get])).under_lease(epoch)
         });
         let mut outcomes = self.store().run_all_removals(ops)?.into_iter();
-        let mut next = |home: &RecordLocation| -> Result<Option<(FoundInode, Vec<u8>)>> {
-            let found = self.store().found(home, outcomes.next().ok_or_else(malformed)?)?;
+        let mut next = |location: &RecordLocation| -> Result<Option<(FoundInode, Vec<u8>)>> {
+            let found = self.store().found(location, outcomes.next().ok_or_else(malformed)?)?;
             if let Some((node, _)) = &found {
                 self.wait_for_rest(node)?;
             }
@@ -185,9 +186,9 @@ impl FileSystem {
     /// Fails with `StaleLease`, after a wait, when the entry is moving or being removed.
     fn wait_for_rest(&self, node: &FoundInode) -> Result<()> {
         if node.inode.layout == DataLayout::Moving {
-            self.store().await_move(&node.home)?;
+            self.store().await_move(&node.location)?;
         } else if node.inode.removal != 0 {
-            self.outlast_removal(&node.home, node.inode.ino, node.inode.removal)?;
+            self.outlast_removal(&node.location, node.inode.ino, node.inode.removal)?;
         } else {
             return Ok(());
         }
@@ -203,32 +204,32 @@ impl FileSystem {
         if !crate::names::removal::needs_owner(ctx, walk.dir()) {
             return Ok(());
         }
-        let node = self.store().lookup_location(&entry.home, walk.epoch)?;
+        let node = self.store().lookup_location(&entry.location, walk.epoch)?;
         let node = node.ok_or_else(|| fail(ErrorKind::StaleLease))?;
         check_sticky(ctx, walk.dir(), node.inode.uid)
     }
 
     fn carry_out(&self, plan: RenamePlan) -> Result<()> {
-        let sealed = match &plan.replaced {
+        let tombstone = match &plan.replaced {
             Some(there) if there.inode.is_directory() => {
-                Some(self.set_tombstone(&plan.to.home, there.inode.ino, plan.epoch)?)
+                Some(self.set_tombstone(&plan.to.location, there.inode.ino, plan.epoch)?)
             }
             _ => None,
         };
-        let moved = self.move_entry(&plan, sealed.as_ref());
-        let removed = match (moved, &sealed) {
+        let moved = self.move_entry(&plan, tombstone.as_ref());
+        let removed = match (moved, &tombstone) {
             (Ok(removed), _) => removed,
-            (Err(error), Some(sealed)) => {
-                self.unseal(sealed)?;
+            (Err(error), Some(tombstone)) => {
+                self.withdraw_tombstone(tombstone)?;
                 return Err(error);
             }
             (Err(error), None) => return Err(error),
         };
-        if let Some(sealed) = &sealed {
-            self.forget_directory(sealed)?;
-            self.inner.cache.remove(&plan.from.home.key);
+        if let Some(tombstone) = &tombstone {
+            self.forget_directory(tombstone)?;
+            self.inner.cache.remove(&plan.from.location.key);
         } else if plan.node.inode.is_directory() {
-            self.raise_leases(&plan.from.home.key, Vec::new)?;
+            self.raise_generation(&plan.from.location.key, Vec::new)?;
         }
         removed.map_or(Ok(()), |removed| self.clean_up(&removed))
     }
@@ -237,41 +238,41 @@ impl FileSystem {
     fn move_entry(
         &self,
         plan: &RenamePlan,
-        sealed: Option<&DirectoryTombstone>,
+        tombstone: Option<&DirectoryTombstone>,
     ) -> Result<Option<RemovedInode>> {
         let now = Timestamp::now();
         let value = renamed(&plan.node, &plan.value, now);
-        if plan.from.home.partition == plan.to.home.partition {
-            self.store().note_location(&plan.node, &plan.to.home)?;
-            self.move_within(plan, sealed, &value, now)
+        if plan.from.location.partition == plan.to.location.partition {
+            self.store().note_location(&plan.node, &plan.to.location)?;
+            self.move_within(plan, tombstone, &value, now)
         } else {
-            self.move_across(plan, sealed, &value, now)
+            self.move_across(plan, tombstone, &value, now)
         }
     }
 
     fn move_within(
         &self,
         plan: &RenamePlan,
-        sealed: Option<&DirectoryTombstone>,
+        tombstone: Option<&DirectoryTombstone>,
         value: &[u8],
         now: Timestamp,
     ) -> Result<Option<RemovedInode>> {
-        let from = &plan.from.home;
-        let target = RenameTarget::new(plan, sealed, self.token());
-        let from_mark = EntryMark::new(&from.key, now);
-        let to_mark = EntryMark::new(&plan.to.home.key, now);
+        let from = &plan.from.location;
+        let target = RenameTarget::new(plan, tombstone, self.token());
+        let from_stamp = EntryMark::new(&from.key, now);
+        let to_stamp = EntryMark::new(&plan.to.location.key, now);
         let mut op = Operation::new(from.partition, []).reveal(INODE_LEN as u32);
         op.guards.push(Guard::VersionIs(&from.key, plan.node.version));
         op.guards.extend(target.guards());
         op.actions.extend(target.reads());
-        op.actions.push(Action::Put { key: &plan.to.home.key, data: ValueData::Inline(value) });
-        op.actions.push(Action::MoveHolds { from: &from.key, to: &plan.to.home.key });
+        op.actions.push(Action::Put { key: &plan.to.location.key, data: ValueData::Inline(value) });
+        op.actions.push(Action::MoveHolds { from: &from.key, to: &plan.to.location.key });
         op.actions.push(match &plan.left {
             Some(whiteout) => Action::Put { key: &from.key, data: ValueData::Inline(whiteout) },
             None => Action::Delete { key: &from.key },
         });
-        op.actions.extend(from_mark.actions(-target.directories));
-        op.actions.extend(to_mark.actions(target.directories_after));
+        op.actions.extend(from_stamp.actions(-target.directories));
+        op.actions.extend(to_stamp.actions(target.directories_after));
         match self.store().run(ClientOperation::new(op).under_lease(plan.epoch))? {
             OwnedOutcome::Done(results) if plan.replaced.is_some() => {
                 RemovedInode::of(results).map(Some)
@@ -285,7 +286,7 @@ impl FileSystem {
     fn move_across(
         &self,
         plan: &RenamePlan,
-        sealed: Option<&DirectoryTombstone>,
+        tombstone: Option<&DirectoryTombstone>,
         value: &[u8],
         now: Timestamp,
     ) -> Result<Option<RemovedInode>> {
@@ -293,18 +294,18 @@ impl FileSystem {
         let finish = if plan.left.is_some() { MoveFinish::Swap } else { MoveFinish::Delete };
         let intended = MoveIntent::new(
             self.token(),
-            plan.from.home.clone(),
+            plan.from.location.clone(),
             (plan.node.inode.layout, plan.node.inode.is_directory()),
             finish,
-            plan.to.home.clone(),
+            plan.to.location.clone(),
         )
         .bringing(plan.left.as_deref().unwrap_or_default());
         if !self.store().freeze(&plan.node, &intended)? {
             return Err(fail(ErrorKind::StaleLease));
         }
-        let target = RenameTarget::new(plan, sealed, self.token());
-        let mark = EntryMark::new(&plan.to.home.key, now);
-        let actions = target.reads().chain(mark.actions(target.directories_after));
+        let target = RenameTarget::new(plan, tombstone, self.token());
+        let stamp = EntryMark::new(&plan.to.location.key, now);
+        let actions = target.reads().chain(stamp.actions(target.directories_after));
         match self.store().decide(&intended, value, plan.epoch, target.guards(), actions)? {
             MoveDecision::Done(OwnedOutcome::Done(results)) if plan.replaced.is_some() => {
                 RemovedInode::of(results).map(Some)
@@ -319,35 +320,35 @@ impl FileSystem {
     /// starts again.
     fn refused(&self, plan: &RenamePlan, index: usize) -> Result<Option<RemovedInode>> {
         if index == 0 {
-            self.outlast_tombstone(plan.to.parent, plan.to.home.partition)?;
+            self.outlast_tombstone(plan.to.parent, plan.to.location.partition)?;
         }
         Err(fail(ErrorKind::StaleLease))
     }
 
     fn lock_moves(&self) -> Result<u64> {
-        let home = self.store().location(key::Key::from_slice(DIRECTORY_MOVE_LOCK));
+        let location = self.store().location(key::Key::from_slice(DIRECTORY_MOVE_LOCK));
         let token = self.token();
         let raw_token = token.to_le_bytes();
         loop {
-            let op = Operation::put(home.partition, &home.key, &raw_token)
-                .guard(Guard::Absent(&home.key));
-            if self.store().run(ClientOperation::new(op).under_lease(NO_LEASE))?.is_done() {
+            let op = Operation::put(location.partition, &location.key, &raw_token)
+                .guard(Guard::Absent(&location.key));
+            if self.store().run(ClientOperation::new(op).under_lease(ANY_NAME_SPACE))?.is_done() {
                 return Ok(token);
             }
-            if let Some(held) = self.store().outlast(&home)? {
-                self.release(&home, &held)?;
+            if let Some(held) = self.store().outlast(&location)? {
+                self.release(&location, &held)?;
             }
         }
     }
 
     fn unlock_moves(&self, token: u64) -> Result<()> {
-        let home = self.store().location(key::Key::from_slice(DIRECTORY_MOVE_LOCK));
-        self.release(&home, &token.to_le_bytes())
+        let location = self.store().location(key::Key::from_slice(DIRECTORY_MOVE_LOCK));
+        self.release(&location, &token.to_le_bytes())
     }
 
-    fn release(&self, home: &RecordLocation, held: &[u8]) -> Result<()> {
-        let op = Operation::new(home.partition, [Action::Delete { key: &home.key }])
-            .guard(Guard::BytesAre { key: &home.key, offset: 0, bytes: held });
+    fn release(&self, location: &RecordLocation, held: &[u8]) -> Result<()> {
+        let op = Operation::new(location.partition, [Action::Delete { key: &location.key }])
+            .guard(Guard::BytesAre { key: &location.key, offset: 0, bytes: held });
         self.store().run(op).map(drop)
     }
 }
@@ -378,8 +379,8 @@ pub fn check_parent_change(
 
 /// The guards of a rename on its target, and its reads there.
 struct RenameTarget<'p> {
-    home: &'p RecordLocation,
-    seal: key::Key,
+    location: &'p RecordLocation,
+    tombstone: key::Key,
     orphan: key::Key,
     replaced: Option<([u8; 9], Option<[u8; 8]>)>,
     /// 1 when a directory moves.
@@ -389,24 +390,27 @@ struct RenameTarget<'p> {
 }
 
 impl<'p> RenameTarget<'p> {
-    fn new(plan: &'p RenamePlan, sealed: Option<&DirectoryTombstone>, token: u64) -> Self {
+    fn new(plan: &'p RenamePlan, tombstone: Option<&DirectoryTombstone>, token: u64) -> Self {
         let directories = i64::from(plan.node.inode.is_directory());
         let identity_of = |inode: &Inode| identity(inode.ino, inode.layout);
         Self {
-            home: &plan.to.home,
-            seal: key::tombstone(plan.to.parent),
+            location: &plan.to.location,
+            tombstone: key::tombstone(plan.to.parent),
             orphan: key::orphan(token),
             replaced: plan.replaced.as_ref().map(|there| {
-                (identity_of(&there.inode), sealed.map(|sealed| sealed.token.to_le_bytes()))
+                (
+                    identity_of(&there.inode),
+                    tombstone.map(|tombstone| tombstone.token.to_le_bytes()),
+                )
             }),
             directories,
-            directories_after: directories - i64::from(sealed.is_some()),
+            directories_after: directories - i64::from(tombstone.is_some()),
         }
     }
 
     /// The tombstone's guard is the first.
     fn guards(&self) -> impl Iterator<Item = Guard<'_>> {
-        let key = &self.home.key;
+        let key = &self.location.key;
         let (there, token) = match &self.replaced {
             None => (Guard::Absent(key), None),
             Some((identity, token)) => (
@@ -418,12 +422,12 @@ impl<'p> RenameTarget<'p> {
                 }),
             ),
         };
-        [Guard::Absent(&self.seal), there].into_iter().chain(token)
+        [Guard::Absent(&self.tombstone), there].into_iter().chain(token)
     }
 
     /// The actions that remove the entry that is there.
     fn reads(&self) -> impl Iterator<Item = Action<'_>> {
         let replaces = self.replaced.is_some();
-        take_away(&self.home.key, &self.orphan).into_iter().filter(move |_| replaces)
+        take_away(&self.location.key, &self.orphan).into_iter().filter(move |_| replaces)
     }
 }

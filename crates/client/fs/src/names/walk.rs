@@ -54,7 +54,7 @@ pub struct PathWalk<'a> {
     /// And then it is to be read.
     pub reads: bool,
     /// The snapshot that the look-up for opening returned.
-    pub brought: Option<OpenSnapshot>,
+    pub snapshot: Option<OpenSnapshot>,
     /// A delegation is wanted on what is made.
     pub leases: bool,
     /// The file that was made.
@@ -67,9 +67,9 @@ pub struct WalkEnd {
     /// The file as it was made.
     pub inode: Inode,
     /// For how long it stays so.
-    pub promise: Option<DelegationStamp>,
+    pub delegation: Option<DelegationStamp>,
     /// It was left with the node.
-    pub posted: Option<SubmittedEntry>,
+    pub submission: Option<SubmittedEntry>,
 }
 
 impl<'a> PathWalk<'a> {
@@ -101,15 +101,15 @@ impl<'a> PathWalk<'a> {
             wants_directory: false,
             opens: false,
             reads: false,
-            brought: None,
+            snapshot: None,
             leases: false,
             made: None,
         };
         match at.dir {
             Some(dir) if at.path[0] != b'/' => {
-                let (node, home) = dir.as_directory(epoch)?;
+                let (node, location) = dir.as_directory(epoch)?;
                 walk.canon.extend_from_slice(dir.dir_path().unwrap_or_default());
-                walk.base = (node.ino != ROOT_INO).then_some(home);
+                walk.base = (node.ino != ROOT_INO).then_some(location);
                 walk.stack.push(node);
             }
             _ => walk.start_at_root()?,
@@ -121,8 +121,8 @@ impl<'a> PathWalk<'a> {
         let root = match self.fs.inner.cache.get(self.epoch, ROOT_KEY) {
             Some(root) => root,
             None => {
-                let home = self.fs.store().own(ROOT_INO);
-                let node = self.fs.store().read(&home, self.epoch)?;
+                let location = self.fs.store().own(ROOT_INO);
+                let node = self.fs.store().read(&location, self.epoch)?;
                 let root = DirNode::of(&node.ok_or_else(|| fail(ErrorKind::NotFound))?.inode);
                 self.fs.inner.cache.insert(self.epoch, ROOT_KEY, root);
                 root
@@ -229,7 +229,7 @@ impl<'a> PathWalk<'a> {
         if let Some(top) = self.stack.last_mut() {
             *top = fresh;
         }
-        let key = if fresh.ino == ROOT_INO { ROOT_KEY } else { &node.home.key };
+        let key = if fresh.ino == ROOT_INO { ROOT_KEY } else { &node.location.key };
         self.fs.inner.cache.insert(self.epoch, key, fresh);
         if fresh.permits(self.ctx, mask) { Ok(()) } else { Err(fail(ErrorKind::Denied)) }
     }
@@ -250,7 +250,7 @@ impl<'a> PathWalk<'a> {
                 canon: SmallVec::new(),
                 base: None,
                 outside: None,
-                brought: None,
+                snapshot: None,
                 done: 0,
                 name: 0..0,
                 ..*self
@@ -277,13 +277,13 @@ impl<'a> PathWalk<'a> {
             self.push(node);
             return Ok(());
         }
-        let home = self.fs.store().location(key);
-        let node = self.fs.store().lookup_location(&home, self.epoch)?;
+        let location = self.fs.store().location(key);
+        let node = self.fs.store().lookup_location(&location, self.epoch)?;
         let node = node.ok_or_else(|| fail(ErrorKind::NotFound))?;
         match (node.inode.kind, node.target) {
             (FileKind::Directory, _) => {
                 let dir = DirNode::of(&node.inode);
-                self.fs.inner.cache.insert(self.epoch, &home.key, dir);
+                self.fs.inner.cache.insert(self.epoch, &location.key, dir);
                 self.push(dir);
                 Ok(())
             }
@@ -329,21 +329,21 @@ impl<'a> PathWalk<'a> {
     }
 
     fn look_up_last(&mut self) -> Result<Option<FoundInode>> {
-        let home = self.entry();
-        self.look_up(&home)
+        let location = self.entry();
+        self.look_up(&location)
     }
 
-    /// The inode in `home`; with an open reference if it is about to be opened.
-    pub fn look_up(&mut self, home: &RecordLocation) -> Result<Option<FoundInode>> {
+    /// The inode in `location`; with an open reference if it is about to be opened.
+    pub fn look_up(&mut self, location: &RecordLocation) -> Result<Option<FoundInode>> {
         if !self.opens {
-            return self.fs.store().lookup_location(home, self.epoch);
+            return self.fs.store().lookup_location(location, self.epoch);
         }
         let reads = self.reads.then(|| self.dir().semantics);
-        let found = self.fs.lookup_to_open(home, self.epoch, reads)?;
-        let Some((node, brought)) = found else {
+        let found = self.fs.lookup_to_open(location, self.epoch, reads)?;
+        let Some((node, snapshot)) = found else {
             return Ok(None);
         };
-        self.brought = brought;
+        self.snapshot = snapshot;
         Ok(Some(node))
     }
 
@@ -352,8 +352,8 @@ impl<'a> PathWalk<'a> {
     pub fn find(&mut self, follow: bool) -> Result<Option<FoundInode>> {
         loop {
             if !self.advance()? {
-                let home = self.directory_location();
-                return match self.look_up(&home)? {
+                let location = self.directory_location();
+                return match self.look_up(&location)? {
                     Some(node) if node.inode.ino == self.dir().ino => Ok(Some(node)),
                     found => {
                         if let Some(node) = found {

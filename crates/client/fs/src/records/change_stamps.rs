@@ -87,19 +87,19 @@ impl RecordStoreView {
     /// reached only by clients that can ask for its attributes.
     pub fn change_stamps(&self, directory: u64) -> Result<ChangeStamps> {
         let key = key::change_stamp(directory);
-        let mut marks = ChangeStamps::NONE;
+        let mut stamps = ChangeStamps::NONE;
         match self.run_everywhere(|partition| Operation::get(partition, &key)) {
             Err(error) if is_gone(error.kind()) => {
                 for partition in (0..self.dataset.partitions()).map(PartitionId) {
                     match self.run(Operation::get(partition, &key)) {
                         Err(error) if is_gone(error.kind()) => {}
-                        outcome => add(&mut marks, outcome?)?,
+                        outcome => add(&mut stamps, outcome?)?,
                     }
                 }
             }
-            outcomes => outcomes?.into_iter().try_for_each(|outcome| add(&mut marks, outcome))?,
+            outcomes => outcomes?.into_iter().try_for_each(|outcome| add(&mut stamps, outcome))?,
         }
-        Ok(marks)
+        Ok(stamps)
     }
 
     /// Forgets the times of the stamps, so that the inode's own counts.
@@ -131,11 +131,11 @@ const fn is_gone(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Lost)
 }
 
-fn add(marks: &mut ChangeStamps, outcome: OwnedOutcome) -> Result<()> {
+fn add(stamps: &mut ChangeStamps, outcome: OwnedOutcome) -> Result<()> {
     match outcome {
         OwnedOutcome::Done(results) => {
             if let Some(OwnedResult::Value { data, .. }) = results.first() {
-                marks.add(data);
+                stamps.add(data);
             }
             Ok(())
         }

@@ -69,15 +69,17 @@ impl RecordStoreView {
     ) -> Result<Vec<(ChunkPart, usize)>> {
         let chunk_len = self.chunk_len();
         let wanted: Vec<ChunkPart> = parts(chunk_len, offset, buf.len()).collect();
-        let homes: Vec<RecordLocation> =
+        let locations: Vec<RecordLocation> =
             wanted.iter().map(|part| self.chunk(ino, part.chunk_no)).collect();
         let mut rest = buf;
         let mut ops = Vec::with_capacity(wanted.len());
-        for (part, home) in wanted.iter().zip(&homes) {
+        for (part, location) in wanted.iter().zip(&locations) {
             let (window, after) = rest.split_at_mut(part.len);
             rest = after;
-            let get = Action::Get { key: &home.key, offset: part.offset, len: part.len as u32 };
-            ops.push(ClientOperation::new(Operation::new(home.partition, [get])).into_dest(window));
+            let get = Action::Get { key: &location.key, offset: part.offset, len: part.len as u32 };
+            ops.push(
+                ClientOperation::new(Operation::new(location.partition, [get])).into_dest(window),
+            );
         }
         let outcomes = if ops.len() == 1 {
             ops.pop().map(|op| self.run(op)).into_iter().collect::<Result<Vec<_>>>()?
@@ -99,19 +101,19 @@ impl RecordStoreView {
     ) -> Result<(usize, Option<ErrorKind>)> {
         let stamp = key::stamp(ino);
         let wanted: Vec<ChunkPart> = parts(self.chunk_len(), offset, data.len()).collect();
-        let homes: Vec<RecordLocation> =
+        let locations: Vec<RecordLocation> =
             wanted.iter().map(|part| self.chunk(ino, part.chunk_no)).collect();
         let mut rest = data;
         let mut ops = Vec::with_capacity(wanted.len());
-        for (part, home) in wanted.iter().zip(&homes) {
+        for (part, location) in wanted.iter().zip(&locations) {
             let (bytes, after) = rest.split_at(part.len);
             rest = after;
             let write = Action::Write {
-                key: &home.key,
+                key: &location.key,
                 offset: part.offset,
                 data: ValueData::Inline(bytes),
             };
-            ops.push(ClientOperation::new(Operation::new(home.partition, [write])));
+            ops.push(ClientOperation::new(Operation::new(location.partition, [write])));
         }
         if let (Some(op), Some(written)) = (ops.first_mut(), written) {
             // An action without data: a range full of data stays one request.
@@ -139,12 +141,12 @@ impl RecordStoreView {
 
     /// Writes into chunk 0 unless it exists.
     pub fn found_chunk(&self, ino: u64, data: &[u8]) -> Result<()> {
-        let home = self.chunk(ino, 0);
+        let location = self.chunk(ino, 0);
         let op = Operation::new(
-            home.partition,
-            [Action::Write { key: &home.key, offset: 0, data: ValueData::Inline(data) }],
+            location.partition,
+            [Action::Write { key: &location.key, offset: 0, data: ValueData::Inline(data) }],
         )
-        .guard(Guard::Absent(&home.key));
+        .guard(Guard::Absent(&location.key));
         self.run(op).map(drop)
     }
 
@@ -162,11 +164,11 @@ impl RecordStoreView {
     ) -> Result<bool> {
         let (fence, token) = (key::fence(ino), spiller.to_le_bytes());
         let wanted: Vec<ChunkPart> = parts(self.chunk_len(), offset, data.len()).collect();
-        let homes: Vec<RecordLocation> =
+        let locations: Vec<RecordLocation> =
             wanted.iter().map(|part| self.chunk(ino, part.chunk_no)).collect();
         let mut rest = data;
         let mut ops = Vec::with_capacity(wanted.len());
-        for (part, RecordLocation { key, partition }) in wanted.iter().zip(&homes) {
+        for (part, RecordLocation { key, partition }) in wanted.iter().zip(&locations) {
             let (bytes, after) = rest.split_at(part.len);
             rest = after;
             let write = Action::Write { key, offset: part.offset, data: ValueData::Inline(bytes) };
@@ -286,10 +288,10 @@ impl RecordStoreView {
             self.sweep_from(ino, first_gone)?;
         }
         if first_gone > boundary && size > len {
-            let home = self.chunk(ino, boundary as u32);
+            let location = self.chunk(ino, boundary as u32);
             let op = Operation::new(
-                home.partition,
-                [Action::Truncate { key: &home.key, len: within as u32 }],
+                location.partition,
+                [Action::Truncate { key: &location.key, len: within as u32 }],
             );
             // A hole there is no failure.
             self.run(op)?;
@@ -299,14 +301,14 @@ impl RecordStoreView {
 
     fn delete_named(&self, ino: u64, first: u64, count: u64) -> Result<()> {
         let stamp = key::stamp(ino);
-        let homes: Vec<RecordLocation> =
+        let locations: Vec<RecordLocation> =
             (first..first + count).map(|number| self.chunk(ino, number as u32)).collect();
-        let mut ops: Vec<ClientOperation<'_>> = homes
+        let mut ops: Vec<ClientOperation<'_>> = locations
             .iter()
-            .map(|home| {
+            .map(|location| {
                 // A cut has a time of its own, which is newer.
-                let keys = [&home.key, &stamp];
-                Operation::new(home.partition, keys.map(|key| Action::Delete { key })).into()
+                let keys = [&location.key, &stamp];
+                Operation::new(location.partition, keys.map(|key| Action::Delete { key })).into()
             })
             .collect();
         if ops.is_empty() { Ok(()) } else { self.run_all(&mut ops).map(drop) }

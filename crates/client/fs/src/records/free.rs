@@ -29,8 +29,8 @@ impl RecordStoreView {
             DataLayout::Inline | DataLayout::Moving => {}
         }
         if inode.flags & FLAG_RENAMED != 0 {
-            let home = self.location(key::location(inode.ino));
-            let op = Operation::new(home.partition, [Action::Delete { key: &home.key }]);
+            let location = self.location(key::location(inode.ino));
+            let op = Operation::new(location.partition, [Action::Delete { key: &location.key }]);
             expected(self.dataset.execute_one(ClientOperation::new(op))?)?;
         }
         if inode.flags & FLAG_ATTRIBUTES != 0 {

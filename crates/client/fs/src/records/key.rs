@@ -136,7 +136,7 @@ pub fn attribute(ino: u64, name: &[u8]) -> Key {
 /// Counter from which processes take ranges of inode numbers.
 pub const INO_COUNTER: &[u8] = b"nino";
 /// Counter from which name-space generations are drawn.
-pub const LEASE_COUNTER: &[u8] = b"nlease";
+pub const GENERATION_COUNTER: &[u8] = b"nlease";
 /// Held while a directory moves to another parent, so that two moves cannot make a loop.
 pub const DIRECTORY_MOVE_LOCK: &[u8] = b"nmove";
 

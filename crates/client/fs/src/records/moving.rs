@@ -182,7 +182,7 @@ impl RecordStoreView {
     /// Freezes `node`, and notes where handles on it will find it. False: it has changed since it was read.
     pub fn freeze(&self, node: &FoundInode, intended: &MoveIntent) -> Result<bool> {
         let source = &intended.source;
-        let location = self.location(key::location(node.inode.ino));
+        let pointer = self.location(key::location(node.inode.ino));
         let destination = &intended.destination.key;
         let intent_key = &intended.keys.intent;
         let intent = intended.intent();
@@ -203,7 +203,7 @@ impl RecordStoreView {
         .guard(Guard::Absent(intent_key));
         let mut ops = vec![ClientOperation::new(freeze)];
         if node.has_location() && intended.finish != MoveFinish::Point {
-            let note = Operation::put(location.partition, &location.key, destination);
+            let note = Operation::put(pointer.partition, &pointer.key, destination);
             ops.push(ClientOperation::new(note));
         }
         let frozen = self.run_all(&mut ops)?.into_iter().next();
@@ -241,8 +241,8 @@ impl RecordStoreView {
         if !node.has_location() {
             return Ok(());
         }
-        let home = self.location(key::location(node.inode.ino));
-        self.run(Operation::put(home.partition, &home.key, &destination.key)).map(drop)
+        let location = self.location(key::location(node.inode.ino));
+        self.run(Operation::put(location.partition, &location.key, &destination.key)).map(drop)
     }
 
     /// Decides a move (I16) whose source is frozen: `value` goes to the destination if no one of `guards`
@@ -310,7 +310,7 @@ impl RecordStoreView {
     fn finish(&self, decided: &MoveIntent) -> Result<()> {
         let source = &decided.source.key;
         let elsewhere = [DataLayout::Elsewhere as u8];
-        let mark = EntryMark::new(source, Timestamp::now());
+        let stamp = EntryMark::new(source, Timestamp::now());
         let incoming = match decided.finish {
             MoveFinish::Swap => match self.incoming(decided)? {
                 Some(value) => value,
@@ -327,13 +327,13 @@ impl RecordStoreView {
         match decided.finish {
             MoveFinish::Delete => {
                 op.actions.push(Action::Delete { key: source });
-                op.actions.extend(mark.actions(-i64::from(decided.is_directory)));
+                op.actions.extend(stamp.actions(-i64::from(decided.is_directory)));
             }
             MoveFinish::Swap => {
                 let comes = i64::from(Inode::decode(&incoming)?.is_directory());
                 op.actions.push(Action::Put { key: source, data: ValueData::Inline(&incoming) });
                 op.actions.push(Action::SetHolders { key: source, holders: &coming });
-                op.actions.extend(mark.actions(comes - i64::from(decided.is_directory)));
+                op.actions.extend(stamp.actions(comes - i64::from(decided.is_directory)));
             }
             MoveFinish::Point => op.actions.extend([
                 state(&decided.source, decided.is_directory, false),
@@ -355,8 +355,8 @@ impl RecordStoreView {
         }
     }
 
-    fn holders_of(&self, home: &RecordLocation) -> Result<Vec<u8>> {
-        let op = Operation::new(home.partition, [Action::Holders { key: &home.key }]);
+    fn holders_of(&self, location: &RecordLocation) -> Result<Vec<u8>> {
+        let op = Operation::new(location.partition, [Action::Holders { key: &location.key }]);
         first_value(self.run(op)?.into_results("who holds it")?)
     }
 
@@ -442,12 +442,12 @@ impl RecordStoreView {
     }
 
     /// Looks at a record until it is gone (`None`) or changed (`None` too), or has been the same for [`PATIENCE`].
-    pub fn outlast(&self, home: &RecordLocation) -> Result<Option<Vec<u8>>> {
-        let Some((version, value)) = self.value(home)? else { return Ok(None) };
+    pub fn outlast(&self, location: &RecordLocation) -> Result<Option<Vec<u8>>> {
+        let Some((version, value)) = self.value(location)? else { return Ok(None) };
         let end = Deadline::after(PATIENCE);
         while end.remaining().is_some() {
             pause();
-            match self.value(home)? {
+            match self.value(location)? {
                 Some((now, _)) if now == version => {}
                 _ => return Ok(None),
             }
@@ -457,15 +457,15 @@ impl RecordStoreView {
 }
 
 /// Sets the state byte of a record, which operations that do not know its inode are guarded by.
-fn state(home: &RecordLocation, is_directory: bool, is_frozen: bool) -> Action<'_> {
+fn state(location: &RecordLocation, is_directory: bool, is_frozen: bool) -> Action<'_> {
     const STATES: [&[u8]; 4] = [&[0], &[1], &[STATE_FROZEN], &[STATE_FROZEN | 1]];
     let state = STATES[usize::from(is_directory) + 2 * usize::from(is_frozen)];
-    Action::Write { key: &home.key, offset: at::STATE, data: ValueData::Inline(state) }
+    Action::Write { key: &location.key, offset: at::STATE, data: ValueData::Inline(state) }
 }
 
 /// Sleeps for a short time.
 pub fn pause() {
-    let nap = rustix::time::Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as i64 };
+    let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as i64 };
     // Woken early by a signal: the caller looks again, which is always safe.
-    let _ = rustix::thread::nanosleep(&nap);
+    let _ = rustix::thread::nanosleep(&pause);
 }

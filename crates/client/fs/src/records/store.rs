@@ -17,7 +17,7 @@ use crate::records::key::{self, Key};
 use crate::records::release_queue::ReleaseQueue;
 
 /// Name-space generation of an operation that relies on no cached directory.
-pub const NO_LEASE: Epoch = Epoch(u64::MAX);
+pub const ANY_NAME_SPACE: Epoch = Epoch(u64::MAX);
 
 /// Bytes that a look-up reads: the inode, and the target of most symbolic links.
 pub const LOOKUP_LEN: usize = 512;
@@ -33,7 +33,7 @@ pub struct RecordLocation {
 #[derive(Clone, Debug)]
 pub struct FoundInode {
     /// The record that was asked for, or the one that it named ([`DataLayout::Elsewhere`]).
-    pub home: RecordLocation,
+    pub location: RecordLocation,
     pub inode: Inode,
     /// Bytes after the inode.
     pub data_len: u64,
@@ -41,7 +41,7 @@ pub struct FoundInode {
     /// Of a symbolic link.
     pub target: Option<Vec<u8>>,
     /// Token of the open reference that the look-up made, 0 for none.
-    pub hold: u64,
+    pub open_reference: u64,
 }
 
 impl FoundInode {
@@ -128,39 +128,42 @@ impl RecordStoreView {
         self.run_all(&mut ops)
     }
 
-    /// The inode in the record `home` itself.
-    pub fn read(&self, home: &RecordLocation, lease: Epoch) -> Result<Option<FoundInode>> {
-        if let Some(node) = self.shown(home, lease)? {
+    /// The inode in the record `location` itself.
+    pub fn read(&self, location: &RecordLocation, name_space: Epoch) -> Result<Option<FoundInode>> {
+        if let Some(node) = self.shown(location, name_space)? {
             return Ok(Some(node));
         }
         let mut buf = [0; LOOKUP_LEN];
         let op = Operation::new(
-            home.partition,
-            [Action::Get { key: &home.key, offset: 0, len: LOOKUP_LEN as u32 }],
+            location.partition,
+            [Action::Get { key: &location.key, offset: 0, len: LOOKUP_LEN as u32 }],
         );
-        let outcome = self.run(ClientOperation::new(op).into_dest(&mut buf).under_lease(lease));
+        let outcome =
+            self.run(ClientOperation::new(op).into_dest(&mut buf).under_lease(name_space));
         if outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost)
-            && home.key == key::own(key::ROOT_INO)
+            && location.key == key::own(key::ROOT_INO)
         {
             // The rest is found below it. It cannot be changed.
             let value = Inode::root(Timestamp(0)).encode();
-            return self.node(home.clone(), Version(0), value.len() as u32, &value).map(Some);
+            return self.node(location.clone(), Version(0), value.len() as u32, &value).map(Some);
         }
         match outcome? {
             OwnedOutcome::Done(results) => {
                 let (version, total_len, len) = only(&results)?.value()?;
-                self.node(home.clone(), version, total_len, &buf[..len]).map(Some)
+                self.node(location.clone(), version, total_len, &buf[..len]).map(Some)
             }
             OwnedOutcome::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(None),
             OwnedOutcome::Failed(failure) => Err(failure.into_error("look up")),
         }
     }
 
-    /// The inode in `home`, if its node publishes it to clients on its host, and all that a look-up
-    /// needs.
-    fn shown(&self, home: &RecordLocation, lease: Epoch) -> Result<Option<FoundInode>> {
+    /// The inode in `location`, if its node publishes it to clients on its host, and all that a
+    /// look-up needs.
+    fn shown(&self, location: &RecordLocation, name_space: Epoch) -> Result<Option<FoundInode>> {
         let mut start = [0; HEAD_LEN];
-        let Some(head) = self.dataset.head(home.partition, &home.key, lease, &mut start) else {
+        let Some(head) =
+            self.dataset.head(location.partition, &location.key, name_space, &mut start)
+        else {
             return Ok(None);
         };
         let start = &start[..head.len];
@@ -169,23 +172,30 @@ impl RecordStoreView {
         if is_link && head.len < head.total_len as usize {
             return Ok(None);
         }
-        self.node(home.clone(), head.version, head.total_len, start).map(Some)
+        self.node(location.clone(), head.version, head.total_len, start).map(Some)
     }
 
     /// The inode in a record that was read from its start, and the bytes that were read.
     pub fn found(
         &self,
-        home: &RecordLocation,
+        location: &RecordLocation,
         outcome: OwnedOutcome,
     ) -> Result<Option<(FoundInode, Vec<u8>)>> {
         match outcome {
             OwnedOutcome::Done(results) => match results.into_iter().next() {
                 Some(OwnedResult::Value { version, total_len, data, .. }) => {
-                    let inode = inode_in(home, &data)?;
+                    let inode = inode_in(location, &data)?;
                     let data_len = u64::from(total_len).saturating_sub(INODE_LEN as u64);
-                    let home = home.clone();
+                    let location = location.clone();
                     Ok(Some((
-                        FoundInode { home, inode, data_len, version, target: None, hold: 0 },
+                        FoundInode {
+                            location,
+                            inode,
+                            data_len,
+                            version,
+                            target: None,
+                            open_reference: 0,
+                        },
                         data,
                     )))
                 }
@@ -196,36 +206,36 @@ impl RecordStoreView {
         }
     }
 
-    /// The inode that a failed guard revealed of `home`.
+    /// The inode that a failed guard revealed of `location`.
     pub fn node_of_reveal(
         &self,
-        home: &RecordLocation,
+        location: &RecordLocation,
         revealed: &GuardedRecord,
     ) -> Result<FoundInode> {
-        self.node(home.clone(), revealed.version, revealed.total_len, &revealed.bytes)
+        self.node(location.clone(), revealed.version, revealed.total_len, &revealed.bytes)
     }
 
     pub(crate) fn node(
         &self,
-        home: RecordLocation,
+        location: RecordLocation,
         version: Version,
         total_len: u32,
         start: &[u8],
     ) -> Result<FoundInode> {
-        let inode = inode_in(&home, start)?;
+        let inode = inode_in(&location, start)?;
         let mut node = FoundInode {
-            home,
+            location,
             inode,
             data_len: u64::from(total_len).saturating_sub(INODE_LEN as u64),
             version,
             target: None,
-            hold: 0,
+            open_reference: 0,
         };
         if inode.kind == crate::FileKind::Symlink && inode.layout == DataLayout::Inline {
             node.target = Some(if start.len() == total_len as usize {
                 start[INODE_LEN..].to_vec()
             } else {
-                self.value(&node.home)?
+                self.value(&node.location)?
                     .map(|(_, value)| value)
                     .unwrap_or_default()
                     .get(INODE_LEN..)
@@ -237,8 +247,8 @@ impl RecordStoreView {
     }
 
     /// The whole value of a record.
-    pub fn value(&self, home: &RecordLocation) -> Result<Option<(Version, Vec<u8>)>> {
-        match self.run(Operation::get(home.partition, &home.key))? {
+    pub fn value(&self, location: &RecordLocation) -> Result<Option<(Version, Vec<u8>)>> {
+        match self.run(Operation::get(location.partition, &location.key))? {
             OwnedOutcome::Done(results) => match results.into_iter().next() {
                 Some(OwnedResult::Value { version, data, .. }) => Ok(Some((version, data))),
                 _ => Err(malformed()),
@@ -249,10 +259,10 @@ impl RecordStoreView {
     }
 }
 
-/// The inode at the start of the record in `home`.
-fn inode_in(home: &RecordLocation, value: &[u8]) -> Result<Inode> {
+/// The inode at the start of the record in `location`.
+fn inode_in(location: &RecordLocation, value: &[u8]) -> Result<Inode> {
     let mut inode = Inode::decode(value)?;
-    if key::is_orphan(&home.key) {
+    if key::is_orphan(&location.key) {
         inode.nlink = 0;
     }
     Ok(inode)
@@ -273,9 +283,10 @@ pub fn expected(outcome: OwnedOutcome) -> Result<OwnedOutcome> {
     }
 }
 
-/// The guard that `home` is where inode `ino` lives with its data in `layout`. `identity` is a buffer for its bytes.
-pub fn lives_in<'k>(home: &'k RecordLocation, identity: &'k [u8; 9]) -> Guard<'k> {
-    Guard::BytesAre { key: &home.key, offset: at::INO, bytes: identity }
+/// The guard that `location` is where inode `ino` lives with its data in `layout`. `identity` is a
+/// buffer for its bytes.
+pub fn lives_in<'k>(location: &'k RecordLocation, identity: &'k [u8; 9]) -> Guard<'k> {
+    Guard::BytesAre { key: &location.key, offset: at::INO, bytes: identity }
 }
 
 /// Bytes for [`lives_in`].

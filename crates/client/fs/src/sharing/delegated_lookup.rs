@@ -13,9 +13,9 @@ use crate::records::change_stamps::ChangeStamps;
 use crate::records::inode::{DataLayout, INODE_LEN};
 use crate::records::key;
 use crate::records::lookup::LOOKUPS_MAX;
-use crate::records::store::{FoundInode, NO_LEASE, RecordLocation, fail};
+use crate::records::store::{ANY_NAME_SPACE, FoundInode, RecordLocation, fail};
 use crate::sharing::delegated::{
-    DelegatedRecord, DelegationStamp, LONG_TERM, listed_under_lease, long_lease, term,
+    DelegatedRecord, DelegationStamp, LONG_TERM, listed_under_delegation, long_delegation, term,
 };
 use crate::{CallerContext, FileAttributes, FileSystem, OpenFile};
 
@@ -83,9 +83,9 @@ impl FileSystem {
         })
     }
 
-    fn named(&self, home: &RecordLocation, epoch: Epoch) -> Result<ResolvedName> {
+    fn named(&self, location: &RecordLocation, epoch: Epoch) -> Result<ResolvedName> {
         for _ in 0..LOOKUPS_MAX {
-            let (node, name) = self.store().look_under(home, epoch)?;
+            let (node, name) = self.store().look_under(location, epoch)?;
             let Some(node) = node else {
                 return Ok(ResolvedName { found: None, name, attributes: None });
             };
@@ -103,31 +103,32 @@ impl FileSystem {
     fn attr_under(
         &self,
         node: &FoundInode,
-        promise: Option<DelegationStamp>,
+        delegation: Option<DelegationStamp>,
     ) -> Result<(FileAttributes, Option<DelegationStamp>)> {
         if node.inode.is_directory() {
-            let (marks, of_marks) = self.marks_under(node.inode.ino, promise.is_some())?;
-            let both = promise.zip(of_marks).map(|(inode, marks)| inode.with_change_stamps(marks));
-            return Ok((Self::attr_of_directory(node, &marks), both));
+            let (stamps, of_stamps) = self.stamps_under(node.inode.ino, delegation.is_some())?;
+            let both =
+                delegation.zip(of_stamps).map(|(inode, stamps)| inode.with_change_stamps(stamps));
+            return Ok((Self::attr_of_directory(node, &stamps), both));
         }
         // While a handle writes to it, its size is in chunks that no delegation covers.
         let is_settled = !node.is_chunked() || (node.inode.mark == 0 && !node.inode.sparse);
-        Ok((self.attr_of(node, None)?, promise.filter(|_| is_settled)))
+        Ok((self.attr_of(node, None)?, delegation.filter(|_| is_settled)))
     }
 
     /// A directory's change stamps, under long delegations on all of them if `wanted` and granted.
-    fn marks_under(
+    fn stamps_under(
         &self,
         directory: u64,
         wanted: bool,
     ) -> Result<(ChangeStamps, Option<DelegationStamp>)> {
         let key = key::change_stamp(directory);
-        let moment = if wanted { self.store().dataset.read_stamp_of_key(&key) } else { None };
-        let Some(moment) = moment else {
+        let read_stamp = if wanted { self.store().dataset.read_stamp_of_key(&key) } else { None };
+        let Some(read_stamp) = read_stamp else {
             return Ok((self.store().change_stamps(directory)?, None));
         };
         let outcomes = self.store().run_everywhere(|partition| {
-            Operation::new(partition, listed_under_lease(&key, ChangeStamps::RECORD_LEN))
+            Operation::new(partition, listed_under_delegation(&key, ChangeStamps::RECORD_LEN))
         });
         let outcomes = match outcomes {
             // A node that cannot be reached grants no delegation, nor does one that has lost its
@@ -137,30 +138,32 @@ impl FileSystem {
             }
             outcomes => outcomes?,
         };
-        let (mut marks, mut least) = (ChangeStamps::NONE, LONG_TERM);
+        let (mut stamps, mut least) = (ChangeStamps::NONE, LONG_TERM);
         for outcome in outcomes {
             let results: List<OwnedResult, 2> = outcome.into_results("read marks")?;
             least = least.min(term(results.get(1))?);
             if let Some(OwnedResult::Listing { entries, .. }) = results.first()
                 && let Some(entry) = entries.first()
             {
-                marks.add(&entry.value);
+                stamps.add(&entry.value);
             }
         }
-        Ok((marks, DelegationStamp::given(moment, least)))
+        Ok((stamps, DelegationStamp::given(read_stamp, least)))
     }
 
     /// Names in a directory, under long delegations on all of its change stamps: nobody else makes
     /// one that is not among them while the delegations last. `None`: no delegation was granted, or
     /// there are more than about `most`.
     fn names_under(&self, directory: u64, most: u32) -> Result<Option<(Names, DelegationStamp)>> {
-        let (mark, entries) = (key::change_stamp(directory), key::entries(directory));
-        let Some(moment) = self.store().dataset.read_stamp_of_key(&mark) else { return Ok(None) };
+        let (stamp, entries) = (key::change_stamp(directory), key::entries(directory));
+        let Some(read_stamp) = self.store().dataset.read_stamp_of_key(&stamp) else {
+            return Ok(None);
+        };
         let limit = most.div_ceil(self.store().dataset.partitions()).max(NAMES_MIN);
         let names =
             Action::List { prefix: &entries, after: b"", limit, reverse: false, value_len_max: 0 };
         let outcomes = self.store().run_everywhere(|partition| {
-            Operation::new(partition, [names.clone(), long_lease(&mark)])
+            Operation::new(partition, [names.clone(), long_delegation(&stamp)])
         });
         let outcomes = match outcomes {
             Err(error) if error.kind() == ErrorKind::Lost => return Ok(None),
@@ -177,7 +180,7 @@ impl FileSystem {
                 entries.iter().filter_map(|entry| Some(key::parse_entry(&entry.key)?.1.into())),
             );
         }
-        Ok(DelegationStamp::given(moment, least).map(|promise| (names, promise)))
+        Ok(DelegationStamp::given(read_stamp, least).map(|delegation| (names, delegation)))
     }
 
     /// The name or inode that the record with this key is about.
@@ -202,10 +205,11 @@ impl OpenFile {
     /// # Errors
     /// As of [`OpenFile::attr`].
     pub fn attr_leased(&self) -> Result<(FileAttributes, Option<DelegationStamp>)> {
-        let home = self.location();
-        let under = self.fs.store().read_under(&home, NO_LEASE, (INODE_LEN, LONG_TERM, 0))?;
+        let location = self.location();
+        let under =
+            self.fs.store().read_under(&location, ANY_NAME_SPACE, (INODE_LEN, LONG_TERM, 0))?;
         match under {
-            Some(DelegatedRecord { node, promise, .. })
+            Some(DelegatedRecord { node, delegation, .. })
                 if node.inode.ino == self.ino()
                     && !matches!(node.inode.layout, DataLayout::Moving | DataLayout::Elsewhere) =>
             {
@@ -213,7 +217,7 @@ impl OpenFile {
                     if node.is_chunked() && node.inode.mark != 0 {
                         return Ok((self.attr()?, None));
                     }
-                    self.fs.attr_under(&node, promise)
+                    self.fs.attr_under(&node, delegation)
                 })
             }
             _ => Ok((self.attr()?, None)),

@@ -11,7 +11,7 @@
 
 use samite_client::{ClientOperation, OwnedOutcome, OwnedResult};
 use samite_types::{ErrorKind, PartitionId, Result};
-use samite_wire::op::{Action, DETACHED_KEPT, DETACHED_REMOVED, List, Operation};
+use samite_wire::op::{Action, List, Operation, UNLINKED_KEPT, UNLINKED_REMOVED};
 
 use crate::FileSystem;
 use crate::records::inode::{INODE_LEN, Inode};
@@ -213,10 +213,10 @@ impl RecordStoreView {
 
     /// Partitions in which the inode may be, beside that of the name under which it was found.
     pub fn partitions_of(&self, ino: u64) -> Result<List<PartitionId, 2>> {
-        let location = self.location(key::location(ino));
+        let pointer = self.location(key::location(ino));
         let outcome = self
             .dataset
-            .execute_one(ClientOperation::new(Operation::get(location.partition, &location.key)))?;
+            .execute_one(ClientOperation::new(Operation::get(pointer.partition, &pointer.key)))?;
         let mut partitions = List::new();
         if let OwnedOutcome::Done(results) = outcome
             && let Some(OwnedResult::Value { data, .. }) = results.into_iter().next()
@@ -245,10 +245,10 @@ impl RecordStoreView {
     }
 
     /// Removes an orphan, unless it has open references. Whether it went.
-    pub fn remove_orphan(&self, home: &RecordLocation) -> Result<bool> {
-        let key = &home.key;
+    pub fn remove_orphan(&self, location: &RecordLocation) -> Result<bool> {
+        let key = &location.key;
         let op = Operation::new(
-            home.partition,
+            location.partition,
             [
                 Action::Get { key, offset: 0, len: INODE_LEN as u32 },
                 Action::Detach { key, to: key },
@@ -277,10 +277,10 @@ impl RemovedInode {
     pub fn of(results: List<OwnedResult, 2>) -> Result<Self> {
         let mut results = results.into_iter();
         match (results.next(), results.next()) {
-            (Some(OwnedResult::Value { data, .. }), Some(detached)) => {
-                let detached = detached.number()?;
-                debug_assert!(detached == DETACHED_KEPT || detached == DETACHED_REMOVED);
-                Ok(Self { value: data, is_kept: detached == DETACHED_KEPT })
+            (Some(OwnedResult::Value { data, .. }), Some(unlinked)) => {
+                let unlinked = unlinked.number()?;
+                debug_assert!(unlinked == UNLINKED_KEPT || unlinked == UNLINKED_REMOVED);
+                Ok(Self { value: data, is_kept: unlinked == UNLINKED_KEPT })
             }
             _ => Err(malformed()),
         }
@@ -342,8 +342,8 @@ impl FileSystem {
                     listing(store.run(Operation::new(partition, [list]))?)?;
                 for entry in &entries {
                     after = Key::from_slice(&entry.key);
-                    let home = RecordLocation { key: after.clone(), partition };
-                    removed += u64::from(store.remove_orphan(&home)?);
+                    let location = RecordLocation { key: after.clone(), partition };
+                    removed += u64::from(store.remove_orphan(&location)?);
                 }
                 if is_complete || entries.is_empty() {
                     break;

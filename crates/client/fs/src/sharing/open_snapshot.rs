@@ -17,7 +17,7 @@ use samite_types::{Epoch, ErrorKind, Result};
 use crate::records::inode::{DataLayout, INODE_LEN};
 use crate::records::lookup::LOOKUPS_MAX;
 use crate::records::release_queue::ReferenceRelease;
-use crate::records::store::{FoundInode, LOOKUP_LEN, NO_LEASE, RecordLocation, fail};
+use crate::records::store::{ANY_NAME_SPACE, FoundInode, LOOKUP_LEN, RecordLocation, fail};
 use crate::sharing::delegated::{DelegatedRecord, DelegationStamp};
 use crate::{FileKind, FileSemantics, FileSystem, INLINE_LEN_MAX, OpenFile};
 
@@ -27,7 +27,7 @@ const OPEN_TERM: Duration = Duration::from_millis(2);
 
 /// An inode with its data, under a delegation.
 pub struct OpenSnapshot {
-    promise: DelegationStamp,
+    delegation: DelegationStamp,
     node: FoundInode,
     /// The record's value from its start.
     value: Vec<u8>,
@@ -37,14 +37,14 @@ pub struct OpenSnapshot {
 #[derive(Default)]
 pub struct SnapshotSlot {
     is_there: AtomicBool,
-    brought: Mutex<Option<Box<OpenSnapshot>>>,
+    snapshot: Mutex<Option<Box<OpenSnapshot>>>,
 }
 
 impl SnapshotSlot {
-    pub fn new(brought: Option<OpenSnapshot>) -> Self {
+    pub fn new(snapshot: Option<OpenSnapshot>) -> Self {
         Self {
-            is_there: AtomicBool::new(brought.is_some()),
-            brought: Mutex::new(brought.map(Box::new)),
+            is_there: AtomicBool::new(snapshot.is_some()),
+            snapshot: Mutex::new(snapshot.map(Box::new)),
         }
     }
 
@@ -54,16 +54,16 @@ impl SnapshotSlot {
             return None;
         }
         // Never waited for: another thread may have held the lock when this process was forked off.
-        let mut brought = match self.brought.try_lock() {
-            Ok(brought) => brought,
+        let mut snapshot = match self.snapshot.try_lock() {
+            Ok(snapshot) => snapshot,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        if brought.as_deref()?.promise.left(fs).is_some() {
-            return pick(brought.as_deref()?);
+        if snapshot.as_deref()?.delegation.left(fs).is_some() {
+            return pick(snapshot.as_deref()?);
         }
         self.is_there.store(false, Ordering::Relaxed);
-        *brought = None;
+        *snapshot = None;
         None
     }
 }
@@ -71,14 +71,14 @@ impl SnapshotSlot {
 impl OpenFile {
     /// The inode, without asking a node.
     pub(crate) fn snapshot_inode(&self) -> Option<FoundInode> {
-        self.kept.get(&self.fs, |brought| Some(brought.node.clone()))
+        self.kept.get(&self.fs, |snapshot| Some(snapshot.node.clone()))
     }
 
     /// Reads the data of an inline file at `offset` without asking a node.
     pub(crate) fn read_snapshot(&self, buf: &mut [u8], offset: u64) -> Option<usize> {
-        self.kept.get(&self.fs, |brought| {
-            let FoundInode { inode, data_len, .. } = &brought.node;
-            let data = brought.value.get(INODE_LEN..)?;
+        self.kept.get(&self.fs, |snapshot| {
+            let FoundInode { inode, data_len, .. } = &snapshot.node;
+            let data = snapshot.value.get(INODE_LEN..)?;
             if inode.layout != DataLayout::Inline || data.len() as u64 != *data_len {
                 return None;
             }
@@ -91,15 +91,15 @@ impl OpenFile {
 }
 
 impl FileSystem {
-    /// The inode in `home`, or in the record that `home` names, for a file that is about to be
-    /// opened, and perhaps read: with an open reference on what is found.
+    /// The inode in `location`, or in the record that `location` names, for a file that is about to
+    /// be opened, and perhaps read: with an open reference on what is found.
     pub(crate) fn lookup_to_open(
         &self,
-        home: &RecordLocation,
+        location: &RecordLocation,
         epoch: Epoch,
         reads: Option<FileSemantics>,
     ) -> Result<Option<(FoundInode, Option<OpenSnapshot>)>> {
-        let mut home = home.clone();
+        let mut location = location.clone();
         let mut epoch = epoch;
         for _ in 0..LOOKUPS_MAX {
             let (len, term) = match reads {
@@ -107,30 +107,30 @@ impl FileSystem {
                 None => (LOOKUP_LEN, Duration::ZERO),
             };
             let how = (len, term, self.token());
-            let Some(under) = self.store().read_under(&home, epoch, how)? else {
+            let Some(under) = self.store().read_under(&location, epoch, how)? else {
                 return Ok(None);
             };
-            let DelegatedRecord { node, value, promise, moment } = under;
-            let promise = match reads {
-                Some(FileSemantics::Session) => moment.map(DelegationStamp::of_session),
-                _ => promise,
+            let DelegatedRecord { node, value, delegation, read_stamp } = under;
+            let delegation = match reads {
+                Some(FileSemantics::Session) => read_stamp.map(DelegationStamp::of_session),
+                _ => delegation,
             };
             match node.inode.layout {
                 DataLayout::Moving => {
                     self.let_go(&node)?;
-                    self.store().await_move(&node.home)?;
+                    self.store().await_move(&node.location)?;
                 }
                 DataLayout::Elsewhere => {
                     self.let_go(&node)?;
-                    home = self.store().own(node.inode.ino);
-                    epoch = NO_LEASE;
+                    location = self.store().own(node.inode.ino);
+                    epoch = ANY_NAME_SPACE;
                 }
                 _ => {
                     let is_file = node.inode.kind == FileKind::File;
-                    let brought = promise
+                    let snapshot = delegation
                         .filter(|_| is_file && !node.has_tail())
-                        .map(|promise| OpenSnapshot { promise, node: node.clone(), value });
-                    return Ok(Some((node, brought)));
+                        .map(|delegation| OpenSnapshot { delegation, node: node.clone(), value });
+                    return Ok(Some((node, snapshot)));
                 }
             }
         }
@@ -139,14 +139,14 @@ impl FileSystem {
 
     /// The file that was looked up is not opened after all.
     pub(crate) fn let_go(&self, node: &FoundInode) -> Result<()> {
-        if node.hold == 0 {
+        if node.open_reference == 0 {
             return Ok(());
         }
-        let partition = node.home.partition;
+        let partition = node.location.partition;
         let ino = node.inode.ino;
         self.store().release(ReferenceRelease {
             partition,
-            token: node.hold,
+            token: node.open_reference,
             ino,
             is_urgent: false,
         })

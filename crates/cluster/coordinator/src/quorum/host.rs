@@ -58,9 +58,9 @@ impl VoterHost {
             voter.tick();
             return;
         }
-        let letter = VoterMessage { from: 0, envelope: VoterPayload::Vacant { run: self.run } };
+        let message = VoterMessage { from: 0, envelope: VoterPayload::Vacant { run: self.run } };
         if self.ticks % VACANT_TICKS == 1
-            && let Ok(bytes) = postcard::to_stdvec(&letter)
+            && let Ok(bytes) = postcard::to_stdvec(&message)
         {
             let others = self.others.1.iter().filter(|other| **other != self.node);
             self.output.messages.extend(others.map(|other| (*other, bytes.clone())));

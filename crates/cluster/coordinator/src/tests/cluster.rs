@@ -65,11 +65,11 @@ impl Cluster {
         self.alive.push(id);
     }
 
-    pub(super) fn beat(&mut self, id: u32) -> NodeStanding {
+    pub(super) fn heartbeat(&mut self, id: u32) -> NodeStanding {
         let serves = self.map().epoch();
         let incarnation = self.incarnations[id as usize];
-        let beat = Heartbeat { node: NodeId(id), incarnation, serves, is_led: true };
-        self.coordinator.heartbeat(&beat, self.now).standing
+        let heartbeat = Heartbeat { node: NodeId(id), incarnation, serves, is_led: true };
+        self.coordinator.heartbeat(&heartbeat, self.now).standing
     }
 
     /// Time passes; the nodes that live say so and know the newest map.
@@ -77,7 +77,7 @@ impl Cluster {
         for _ in 0..ms / 100 {
             self.now += Duration::from_millis(100);
             for id in self.alive.clone() {
-                self.beat(id);
+                self.heartbeat(id);
             }
             self.coordinator.tick(self.now);
         }
@@ -95,7 +95,7 @@ impl Cluster {
         self.map().table(TWICE).unwrap().groups.clone()
     }
 
-    pub(super) fn report(&mut self, partition: u32, target: u32, news: MemberChanges) {
+    pub(super) fn report(&mut self, partition: u32, target: u32, change: MemberChanges) {
         let map = self.map();
         let group = map.group(TWICE, PartitionId(partition)).unwrap();
         let report = MemberReport {
@@ -104,7 +104,7 @@ impl Cluster {
             term: group.term,
             epoch: map.epoch(),
             target: TargetId(target),
-            news,
+            change,
         };
         let primary = map.node_of(TWICE, PartitionId(partition)).unwrap();
         self.coordinator.report(primary, &[report]).unwrap();
@@ -126,7 +126,7 @@ impl Cluster {
                             term: group.term,
                             epoch: map.epoch(),
                             target: member.target,
-                            news: MemberChanges::Synced,
+                            change: MemberChanges::Synced,
                         });
                     }
                 }

@@ -75,7 +75,7 @@ fn an_instance_that_hears_from_few_takes_nothing_until_another_could_have_taken_
         term: before[partition].term,
         epoch: cluster.map().epoch(),
         target: other,
-        news: MemberChanges::Missed,
+        change: MemberChanges::Missed,
     };
     let refused = cluster.coordinator.report(NodeId(0), &[report]).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
@@ -111,7 +111,7 @@ fn a_node_that_comes_back_needs_resync_and_gets_its_place_again() {
     cluster.die(1);
     cluster.pass(1500);
     cluster.restart(1);
-    assert_eq!(cluster.beat(1), NodeStanding::Member);
+    assert_eq!(cluster.heartbeat(1), NodeStanding::Member);
     cluster.sync();
     cluster.check_even(3);
     for (old, new) in before.iter().zip(cluster.groups()) {
@@ -133,7 +133,7 @@ fn what_a_former_process_says_late_does_not_count() {
         let refused = cluster.coordinator.join(late.clone(), cluster.now).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unavailable);
         assert_eq!(cluster.map().epoch(), before);
-        assert_eq!(cluster.beat(1), NodeStanding::Member);
+        assert_eq!(cluster.heartbeat(1), NodeStanding::Member);
     };
     refuses(&mut cluster);
     // However late it comes, while the other is heard.
@@ -159,7 +159,7 @@ fn what_a_process_says_late_that_nobody_had_heard_of_does_not_count() {
     let before = cluster.map().epoch();
     let refused = cluster.coordinator.join(late.clone(), cluster.now).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
-    assert_eq!((cluster.map().epoch(), cluster.beat(1)), (before, NodeStanding::Member));
+    assert_eq!((cluster.map().epoch(), cluster.heartbeat(1)), (before, NodeStanding::Member));
     // The clock may have been set back, and the one with the later start be gone.
     cluster.die(1);
     cluster.pass(2000);
@@ -172,11 +172,11 @@ fn a_paused_node_gets_no_lease_before_it_knows_what_it_lost() {
     let old = cluster.map().epoch();
     cluster.die(1);
     cluster.pass(2000);
-    let beat = Heartbeat { node: NodeId(1), incarnation: 1, serves: old, is_led: true };
-    let lease = cluster.coordinator.heartbeat(&beat, cluster.now);
+    let heartbeat = Heartbeat { node: NodeId(1), incarnation: 1, serves: old, is_led: true };
+    let lease = cluster.coordinator.heartbeat(&heartbeat, cluster.now);
     assert_eq!((lease.term_us, lease.standing), (0, NodeStanding::Behind));
-    assert_eq!(cluster.beat(1), NodeStanding::Member);
-    let foreign = Heartbeat { incarnation: 9, ..beat };
+    assert_eq!(cluster.heartbeat(1), NodeStanding::Member);
+    let foreign = Heartbeat { incarnation: 9, ..heartbeat };
     let lease = cluster.coordinator.heartbeat(&foreign, cluster.now);
     assert_eq!((lease.term_us, lease.standing), (0, NodeStanding::Stranger));
 }
@@ -186,14 +186,14 @@ fn missed_and_synced_count_only_from_the_primary_in_its_term() {
     let mut cluster = Cluster::mirrored(3);
     let group = cluster.groups()[0].clone();
     let [primary, second] = [group.members[0].target, group.members[1].target];
-    let say = |cluster: &mut Cluster, from: TargetId, term: u32, epoch: Epoch, news| {
+    let say = |cluster: &mut Cluster, from: TargetId, term: u32, epoch: Epoch, change| {
         let report = MemberReport {
             redundancy: TWICE,
             partition: PartitionId(0),
             term: Term(term),
             epoch,
             target: second,
-            news,
+            change,
         };
         cluster.coordinator.report(NodeId(from.get()), &[report]).unwrap().epoch()
     };
@@ -238,7 +238,7 @@ fn what_a_node_was_brought_to_before_it_started_again_counts_for_nothing() {
         term: group.term,
         epoch: behind,
         target: second,
-        news: MemberChanges::Synced,
+        change: MemberChanges::Synced,
     };
     cluster.coordinator.report(NodeId(primary.get()), &[report]).unwrap();
     assert_eq!(cluster.groups()[0].members[1].consistency, MemberConsistency::NeedsResync);

@@ -31,14 +31,14 @@ enum Step {
     Create(u8),
     Drop(u8),
     Add(u32),
-    Wish(u32, AdminRequest),
+    Admin(u32, AdminRequest),
     /// Another instance decides from now on.
     TakeOver,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let node = 0..6u32;
-    let wish = prop_oneof![
+    let request = prop_oneof![
         Just(AdminRequest::Drain),
         Just(AdminRequest::Undrain),
         Just(AdminRequest::Remove { force: false }),
@@ -55,7 +55,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (1..4u8).prop_map(Step::Create),
         1 => (1..4u8).prop_map(Step::Drop),
         1 => node.clone().prop_map(Step::Add),
-        2 => (node, wish).prop_map(|(node, wish)| Step::Wish(node, wish)),
+        2 => (node, request).prop_map(|(node, request)| Step::Admin(node, request)),
         1 => Just(Step::TakeOver),
     ]
 }
@@ -134,13 +134,13 @@ impl World {
             Step::Add(id) => {
                 let _ = self.coordinator.admin_request(NodeId(id), AdminRequest::Add);
             }
-            Step::Wish(id, wish) => {
-                let _ = self.coordinator.admin_request(NodeId(id), wish);
+            Step::Admin(id, request) => {
+                let _ = self.coordinator.admin_request(NodeId(id), request);
             }
             Step::TakeOver => {
                 // The former one gives leases to the last.
                 for id in self.nodes.keys().copied().collect::<Vec<_>>() {
-                    self.beat(id);
+                    self.heartbeat(id);
                 }
                 let state = self.coordinator.export();
                 self.coordinator =
@@ -153,19 +153,20 @@ impl World {
     fn pass(&mut self) {
         self.now += Duration::from_millis(50);
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
-            self.beat(id);
+            self.heartbeat(id);
             self.check();
         }
         self.coordinator.tick(self.now);
         self.check();
     }
 
-    fn beat(&mut self, id: u32) {
+    fn heartbeat(&mut self, id: u32) {
         let seen = self.nodes.get_mut(&id).unwrap();
         let Some(map) = seen.map.as_ref().filter(|_| seen.is_alive && !seen.is_cut) else { return };
         let incarnation = seen.incarnation;
-        let beat = Heartbeat { node: NodeId(id), incarnation, serves: map.epoch(), is_led: true };
-        let lease = self.coordinator.heartbeat(&beat, self.now);
+        let heartbeat =
+            Heartbeat { node: NodeId(id), incarnation, serves: map.epoch(), is_led: true };
+        let lease = self.coordinator.heartbeat(&heartbeat, self.now);
         seen.lease_until = seen.lease_until.max(self.now + Duration::from_micros(lease.term_us));
         if lease.term_us > 0 {
             assert_eq!(lease.standing, NodeStanding::Member);
@@ -194,7 +195,7 @@ impl World {
     }
 
     /// The report of a node by the map that it has.
-    fn reports(&self, id: u32, news: MemberChanges) -> Vec<MemberReport> {
+    fn reports(&self, id: u32, change: MemberChanges) -> Vec<MemberReport> {
         let Some(seen) = self.nodes.get(&id).filter(|seen| !seen.is_cut) else { return Vec::new() };
         let Some(map) = &seen.map else { return Vec::new() };
         let mut reports = Vec::new();
@@ -207,14 +208,14 @@ impl World {
                     let alive = self.nodes.get(&member.target.get());
                     let is_there = alive.is_some_and(|seen| seen.is_alive && !seen.is_cut);
                     let is_lacking = member.consistency == MemberConsistency::NeedsResync;
-                    if news == MemberChanges::Missed || (is_there && is_lacking) {
+                    if change == MemberChanges::Missed || (is_there && is_lacking) {
                         reports.push(MemberReport {
                             redundancy: table.redundancy,
                             partition,
                             term: group.term,
                             epoch: map.epoch(),
                             target: member.target,
-                            news,
+                            change,
                         });
                     }
                 }

@@ -41,7 +41,7 @@ fn nodes_are_added_drained_and_removed_under_way() {
     assert!(!cluster.groups().iter().any(holds));
     cluster.coordinator.admin_request(NodeId(0), AdminRequest::Remove { force: false }).unwrap();
     assert_eq!(cluster.map().nodes().len(), 3);
-    assert_eq!(cluster.beat(0), NodeStanding::Stranger);
+    assert_eq!(cluster.heartbeat(0), NodeStanding::Stranger);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_former_primary_is_not_left_behind_before_it_knows() {
             let before = cluster.groups()[partition].clone();
             cluster.report(partition as u32, former.get(), MemberChanges::Missed);
             assert_eq!(cluster.groups()[partition], before);
-            cluster.beat(former.get());
+            cluster.heartbeat(former.get());
             cluster.report(partition as u32, former.get(), MemberChanges::Missed);
             let members = &cluster.groups()[partition].members;
             assert_eq!(members[1].consistency, MemberConsistency::NeedsResync);

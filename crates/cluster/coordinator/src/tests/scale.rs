@@ -40,23 +40,23 @@ fn five_hundred_nodes_are_kept_by_one_coordinator() {
         now += ClusterTiming::DEFAULT.heartbeat;
         for id in (0..NODES).filter(|id| *id != dead) {
             let serves = coordinator.map().unwrap().epoch();
-            let beat = Heartbeat { node: NodeId(id), incarnation: 1, serves, is_led: true };
-            assert!(coordinator.heartbeat(&beat, now).term_us > 0);
+            let heartbeat = Heartbeat { node: NodeId(id), incarnation: 1, serves, is_led: true };
+            assert!(coordinator.heartbeat(&heartbeat, now).term_us > 0);
         }
         coordinator.tick(now);
     }
     let after = coordinator.map().unwrap().clone();
     assert_eq!(after.epoch().get(), before.epoch().get() + 2, "late, then offline");
-    let mut heirs = vec![0u32; NODES as usize];
+    let mut successors = vec![0u32; NODES as usize];
     for (partition, old) in (0..).zip(&before.table(Redundancy(2)).unwrap().groups) {
         let new = after.group(Redundancy(2), PartitionId(partition)).unwrap();
         assert_eq!(new.members.len(), 2);
         if old.members[0].target == TargetId(dead) {
-            heirs[new.members[0].target.get() as usize] += 1;
+            successors[new.members[0].target.get() as usize] += 1;
         }
     }
-    assert_eq!(heirs.iter().sum::<u32>(), 16);
-    assert_eq!(heirs.iter().max(), Some(&1), "its load falls on as many others");
+    assert_eq!(successors.iter().sum::<u32>(), 16);
+    assert_eq!(successors.iter().max(), Some(&1), "its load falls on as many others");
 
     // It comes back, and is brought up to date.
     let mut info = after.node(NodeId(dead)).unwrap().clone();
@@ -98,7 +98,7 @@ fn synced(back: &ClusterMap, target: TargetId) -> Vec<(NodeId, MemberReport)> {
                             term: group.term,
                             epoch: back.epoch(),
                             target: member.target,
-                            news: MemberChanges::Synced,
+                            change: MemberChanges::Synced,
                         },
                     ));
                 }

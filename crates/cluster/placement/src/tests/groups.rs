@@ -33,7 +33,7 @@ fn spread(counts: impl Iterator<Item = usize>) -> (usize, usize) {
     (counts.iter().copied().min().unwrap_or(0), counts.iter().copied().max().unwrap_or(0))
 }
 
-struct Figures {
+struct GroupBalance {
     primaries: (usize, usize),
     members: (usize, usize),
     /// Over all targets: fewest and most groups of which it is primary that one other target follows.
@@ -41,7 +41,7 @@ struct Figures {
     beside: (usize, usize),
 }
 
-fn figures(groups: &Groups, ids: &[u32]) -> Figures {
+fn balance(groups: &Groups, ids: &[u32]) -> GroupBalance {
     let mut primaries: BTreeMap<TargetId, usize> = BTreeMap::new();
     let mut members: BTreeMap<TargetId, usize> = BTreeMap::new();
     let mut followers: BTreeMap<(TargetId, TargetId), usize> = BTreeMap::new();
@@ -69,7 +69,7 @@ fn figures(groups: &Groups, ids: &[u32]) -> Figures {
                 .map(|(a, b)| map.get(&(TargetId(*a), TargetId(*b))).copied().unwrap_or(0)),
         )
     };
-    Figures {
+    GroupBalance {
         primaries: each(&primaries),
         members: each(&members),
         followers: pairs(&followers),
@@ -104,12 +104,12 @@ fn new_groups_are_even_in_every_way() {
             let groups = fresh(nodes, redundancy);
             let ids: Vec<u32> = (0..nodes).collect();
             check_lawful(&groups, redundancy, &ids);
-            let figures = figures(&groups, &ids);
+            let balance = balance(&groups, &ids);
             let name = format!("x{redundancy}, {nodes} nodes");
-            assert!(range(figures.primaries) <= 1, "{name}: primaries {:?}", figures.primaries);
-            assert!(range(figures.members) <= 1, "{name}: members {:?}", figures.members);
-            assert!(range(figures.followers) <= 2, "{name}: followers {:?}", figures.followers);
-            assert!(range(figures.beside) <= 2, "{name}: neighbours {:?}", figures.beside);
+            assert!(range(balance.primaries) <= 1, "{name}: primaries {:?}", balance.primaries);
+            assert!(range(balance.members) <= 1, "{name}: members {:?}", balance.members);
+            assert!(range(balance.followers) <= 2, "{name}: followers {:?}", balance.followers);
+            assert!(range(balance.beside) <= 2, "{name}: neighbours {:?}", balance.beside);
         }
     }
 }
@@ -165,13 +165,13 @@ proptest! {
             }
             groups = arrange(&groups, Redundancy(redundancy), &places(ids.clone())).unwrap();
             check_lawful(&groups, redundancy, &ids);
-            let figures = figures(&groups, &ids);
-            prop_assert!(range(figures.primaries) <= 1, "primaries {:?}", figures.primaries);
-            prop_assert!(range(figures.members) <= 1, "members {:?}", figures.members);
+            let balance = balance(&groups, &ids);
+            prop_assert!(range(balance.primaries) <= 1, "primaries {:?}", balance.primaries);
+            prop_assert!(range(balance.members) <= 1, "members {:?}", balance.members);
             if redundancy == 2 {
                 let even = 256 / (ids.len() * (ids.len() - 1));
                 let most = even + 2 + even / 10;
-                prop_assert!(figures.followers.1 <= most, "{:?}, even {}", figures.followers, even);
+                prop_assert!(balance.followers.1 <= most, "{:?}, even {}", balance.followers, even);
             }
             let again = arrange(&groups, Redundancy(redundancy), &places(ids.clone())).unwrap();
             prop_assert!(again == groups, "what is even stays as it is");

@@ -99,7 +99,7 @@ proptest! {
     }
 
     #[test]
-    fn a_wheel_keeps_its_weights(weights in prop::collection::vec(1..9u32, 1..5), object in any::<u64>()) {
+    fn a_stripe_pattern_keeps_its_weights(weights in prop::collection::vec(1..9u32, 1..5), object in any::<u64>()) {
         let nodes = weights.len() as u32;
         let mut data = map_data(nodes);
         let weights: Vec<_> = (0..nodes).map(TargetId).zip(weights).collect();

@@ -363,7 +363,7 @@ impl NodeLink {
                 ring.call();
             }
         };
-        self.posting_arena()?.submit(change, call, is_certain)
+        self.submission_arena()?.submit(change, call, is_certain)
     }
 
     /// Whether [`NodeLink::submit_early`] is worth a try: see [`ArenaView::may_submit`].
@@ -374,11 +374,11 @@ impl NodeLink {
         map_epoch: Epoch,
         who: (ClientId, bool),
     ) -> bool {
-        self.posting_arena().is_some_and(|arena| arena.may_submit(record, map_epoch, who))
+        self.submission_arena().is_some_and(|arena| arena.may_submit(record, map_epoch, who))
     }
 
     /// Faults do not apply to early completion: while there are any, everything is asked for.
-    fn posting_arena(&self) -> Option<&ArenaView> {
+    fn submission_arena(&self) -> Option<&ArenaView> {
         self.arena().filter(|_| !self.is_dead() && !self.shared.has_faults())
     }
 

@@ -10,7 +10,7 @@ use zerocopy::IntoBytes;
 use super::descriptor::LinkDescriptor;
 use super::request::OutgoingRequest;
 use crate::address::LOCAL_FLAGS;
-use crate::doorbell::ring_bell;
+use crate::doorbell::ring_doorbell;
 use crate::shm::ring::{ControlWord, RingKind, RingMemory, RingProducer};
 
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl RingSender {
             && sleeps.swap(0, Ordering::SeqCst) == 1
             && let Some(doorbell) = self.doorbell.get()
         {
-            ring_bell(doorbell);
+            ring_doorbell(doorbell);
         }
     }
 }

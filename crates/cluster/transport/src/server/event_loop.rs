@@ -52,7 +52,7 @@ const IDLE_TURNS_PER_LOOK: u32 = 64;
 const IDLE_TURNS_PER_POLL: u32 = 4;
 /// Turns over the rings alone between two looks at the timers: such a look costs about as much as a
 /// small request.
-const RING_TURNS_PER_APPOINTMENT: u32 = 8;
+const RING_TURNS_PER_TIMER: u32 = 8;
 /// Turns over the rings after which the quiet ones are put to sleep.
 const RING_TURNS_PER_SORTING: u32 = 1024;
 
@@ -159,7 +159,7 @@ impl EventLoop {
                 // Clients that left something before they were told that this loop sleeps have rung no doorbell.
                 let timeout = match service.poll() {
                     SharedMemoryWork::Nothing => self.watch.timeout(
-                        service.alarm_at().into_iter().chain(self.replies.next_late()).min(),
+                        service.timer_at().into_iter().chain(self.replies.next_late()).min(),
                     ),
                     _ => Some(Duration::ZERO),
                 };
@@ -204,7 +204,7 @@ impl EventLoop {
                     self.sort_rings();
                 }
             }
-            if !has_looked && !turns.is_multiple_of(RING_TURNS_PER_APPOINTMENT) {
+            if !has_looked && !turns.is_multiple_of(RING_TURNS_PER_TIMER) {
                 continue;
             }
             self.serve_late(service);
@@ -212,8 +212,8 @@ impl EventLoop {
             if self.watch.is_due() {
                 self.keep_watch(service);
             }
-            if service.alarm_at().is_some_and(|at| at <= SystemClock.monotonic()) {
-                service.alarm(&mut self.replies);
+            if service.timer_at().is_some_and(|at| at <= SystemClock.monotonic()) {
+                service.timer_due(&mut self.replies);
                 self.send_all(service);
             }
         }

@@ -116,13 +116,14 @@ pub trait NodeService {
         let _ = out;
     }
 
-    /// When [`NodeService::alarm`] is to be called, on the monotonic clock; asked before the loop sleeps.
-    fn alarm_at(&self) -> Option<Duration> {
+    /// When [`NodeService::timer_due`] is to be called, on the monotonic clock; asked before the
+    /// loop sleeps.
+    fn timer_at(&self) -> Option<Duration> {
         None
     }
 
     /// Called when that time has come.
-    fn alarm(&mut self, out: &mut ReplySink) {
+    fn timer_due(&mut self, out: &mut ReplySink) {
         let _ = out;
     }
 

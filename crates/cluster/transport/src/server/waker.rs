@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
-use crate::doorbell::ring_bell;
+use crate::doorbell::ring_doorbell;
 
 #[derive(Debug)]
 struct WakerState {
     /// Watched edge-triggered, so that nobody needs to read it.
-    bell: OwnedFd,
+    doorbell: OwnedFd,
     rung: AtomicBool,
     sleeps: AtomicBool,
 }
@@ -23,9 +23,9 @@ pub struct LoopWaker(Arc<WakerState>);
 
 impl LoopWaker {
     pub(super) fn new() -> Result<Self, Errno> {
-        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self(Arc::new(WakerState {
-            bell,
+            doorbell,
             rung: AtomicBool::new(false),
             sleeps: AtomicBool::new(false),
         })))
@@ -35,12 +35,12 @@ impl LoopWaker {
     pub fn wake(&self) {
         // The thread that was first rings, or the loop looks before it sleeps.
         if !self.0.rung.swap(true, Ordering::SeqCst) && self.0.sleeps.load(Ordering::SeqCst) {
-            ring_bell(self.0.bell.as_fd());
+            ring_doorbell(self.0.doorbell.as_fd());
         }
     }
 
     pub(super) fn wake_descriptor(&self) -> BorrowedFd<'_> {
-        self.0.bell.as_fd()
+        self.0.doorbell.as_fd()
     }
 
     /// The loop is about to wait in the kernel. `false`: it must not, the waker was used.

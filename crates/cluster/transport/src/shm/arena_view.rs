@@ -9,7 +9,7 @@ use samite_wire::arena::{ArenaLayout, HEADER_LEN};
 use samite_wire::limits::BLOCK_LEN;
 use samite_wire::lookup::{
     ALIVE_MASK, ALIVE_OFFSET, BUCKET_LEN, BUCKET_WORDS, GENERATION_OFFSET, HEAD_LEN as SHOWN_LEN,
-    LEASE_OFFSET, LookupHead, LookupSlot, RecordId, SEQUENCE_OFFSET, SLOT_LEN, VALID_ALWAYS,
+    LookupHead, LookupSlot, NAME_SPACE_OFFSET, RecordId, SEQUENCE_OFFSET, SLOT_LEN, VALID_ALWAYS,
     VALID_OFFSET, indexed_slot, may_know,
 };
 use samite_wire::op::BlockRef;
@@ -88,17 +88,17 @@ impl ArenaView {
     }
 
     /// The record `id` as the node publishes it to clients of its host ([`samite_wire::lookup`]),
-    /// for a caller with name-space generation `lease`; its first bytes are put to the front of
-    /// `dest`. `None`: ask the node.
+    /// for a caller with name-space generation `name_space`; its first bytes are put to the front
+    /// of `dest`. `None`: ask the node.
     #[must_use]
     pub fn head(
         &self,
         id: &RecordId<'_>,
-        lease: Epoch,
+        name_space: Epoch,
         dest: &mut [u8; SHOWN_LEN],
     ) -> Option<LookupHead> {
-        let board = self.layout.lookup_offset() as usize;
-        let generation = self.mapping.word(board + GENERATION_OFFSET).load(Ordering::Acquire);
+        let table = self.layout.lookup_offset() as usize;
+        let generation = self.mapping.word(table + GENERATION_OFFSET).load(Ordering::Acquire);
         let (hash, part) = (id.hash(), self.part_of(id.partition));
         // Before the slot: an entry that was submitted before this call began, and carried out
         // since, is seen there.
@@ -108,14 +108,14 @@ impl ArenaView {
         let head = self.slots_of(part, hash).find_map(|slot| {
             self.slot(self.layout.lookup_slot_offset(part, slot)?)?.publish(id, generation, dest)
         })?;
-        self.speaks_for(lease).then_some(head)
+        self.speaks_for(name_space).then_some(head)
     }
 
-    /// Whether the node has none of these records, for a caller with name-space generation `lease`
-    /// that has claimed their record lock words, or knows otherwise that they do not come into
-    /// being. `false`: it may have.
+    /// Whether the node has none of these records, for a caller with name-space generation
+    /// `name_space` that has claimed their record lock words, or knows otherwise that they do not
+    /// come into being. `false`: it may have.
     #[must_use]
-    pub fn has_none(&self, ids: &[RecordId<'_>], lease: Epoch) -> bool {
+    pub fn has_none(&self, ids: &[RecordId<'_>], name_space: Epoch) -> bool {
         let is_absent = |id: &RecordId<'_>| {
             let hash = id.hash();
             let bucket = self.layout.lookup_bucket_offset(self.part_of(id.partition), hash);
@@ -124,7 +124,7 @@ impl ArenaView {
                 !may_know(u64::from_le(word.load(Ordering::Acquire)), hash)
             })
         };
-        ids.iter().all(is_absent) && self.speaks_for(lease)
+        ids.iter().all(is_absent) && self.speaks_for(name_space)
     }
 
     /// Prefetch: a record's bucket of the look-up table and its lock word will be needed soon.
@@ -155,11 +155,11 @@ impl ArenaView {
     /// Whether what was read of the look-up table before this call was right for a caller with this
     /// name-space generation. A generation that was raised, or a node that was stopped, before the
     /// call that asks began is seen.
-    fn speaks_for(&self, lease: Epoch) -> bool {
-        let board = self.layout.lookup_offset() as usize;
-        let required = self.mapping.long_word(board + LEASE_OFFSET).load(Ordering::Acquire);
-        let alive = self.mapping.word(board + ALIVE_OFFSET).load(Ordering::Acquire);
-        lease.get() >= required && alive & ALIVE_MASK != 0 && self.is_board_valid()
+    fn speaks_for(&self, name_space: Epoch) -> bool {
+        let table = self.layout.lookup_offset() as usize;
+        let required = self.mapping.long_word(table + NAME_SPACE_OFFSET).load(Ordering::Acquire);
+        let alive = self.mapping.word(table + ALIVE_OFFSET).load(Ordering::Acquire);
+        name_space.get() >= required && alive & ALIVE_MASK != 0 && self.is_table_valid()
     }
 
     /// The part of the look-up table, and of the submission queues, for the records of a partition.
@@ -183,7 +183,7 @@ impl ArenaView {
     }
 
     /// Whether the node speaks for its records now, at a time after this call has begun.
-    fn is_board_valid(&self) -> bool {
+    fn is_table_valid(&self) -> bool {
         let offset = self.layout.lookup_offset() as usize + VALID_OFFSET;
         let until = self.mapping.long_word(offset).load(Ordering::Acquire);
         until == VALID_ALWAYS || SystemClock.monotonic() < Duration::from_nanos(until)
@@ -308,10 +308,10 @@ pub(super) mod tests {
             let raw = slot.as_bytes();
             std::ptr::copy_nonoverlapping(raw.as_ptr(), node.at(at, SLOT_LEN), SLOT_LEN);
         }
-        let board = layout.lookup_offset() as usize;
-        node.word(board + ALIVE_OFFSET).store(1, Ordering::SeqCst);
+        let table = layout.lookup_offset() as usize;
+        node.word(table + ALIVE_OFFSET).store(1, Ordering::SeqCst);
         let shown = |until: u64| {
-            node.long_word(board + VALID_OFFSET).store(until, Ordering::SeqCst);
+            node.long_word(table + VALID_OFFSET).store(until, Ordering::SeqCst);
             view.head(&id, Epoch(0), &mut [0; SHOWN_LEN]).map(|head| head.version)
         };
         let now = SystemClock.monotonic().as_nanos() as u64;

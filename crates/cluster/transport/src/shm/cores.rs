@@ -84,20 +84,20 @@ impl CoreLeaving {
     }
 
     /// The thread has served one that waits on its core. It leaves the core if that may help.
-    pub(crate) fn served_on_core(&mut self, company: CoreSharers) {
-        if self.is_due(SystemClock.monotonic(), company) {
+    pub(crate) fn served_on_core(&mut self, sharers: CoreSharers) {
+        if self.is_due(SystemClock.monotonic(), sharers) {
             leave_core();
         }
     }
 
     /// It has served at `now`. Returns whether to leave the core.
-    fn is_due(&mut self, now: Duration, company: CoreSharers) -> bool {
+    fn is_due(&mut self, now: Duration, sharers: CoreSharers) -> bool {
         if now.saturating_sub(self.near_at) > APART {
             (self.streak, self.pause, self.near_since) = (0, PAUSE.0, now);
         }
         self.near_at = now;
         self.streak += 1;
-        let (since, pause) = match company {
+        let (since, pause) = match sharers {
             CoreSharers::None => (self.left_at, PAUSE.0),
             CoreSharers::Unknown => (self.left_at, self.pause),
             CoreSharers::Busy => (self.left_at.max(self.near_since), STAY),
@@ -157,18 +157,18 @@ mod tests {
     #[test]
     fn who_leaves_in_vain_leaves_less_often() {
         let at = Duration::from_micros;
-        let after = |time: u64, company| {
+        let after = |time: u64, sharers| {
             let mut leaving = CoreLeaving::new();
-            assert!(!leaving.is_due(at(time), company) && !leaving.is_due(at(time + 50), company));
+            assert!(!leaving.is_due(at(time), sharers) && !leaving.is_due(at(time + 50), sharers));
             leaving.served(false);
-            let mut is_due = |after| leaving.is_due(at(time + after), company);
+            let mut is_due = |after| leaving.is_due(at(time + after), sharers);
             assert!(!is_due(100) && !is_due(150));
-            assert_eq!(is_due(200), company != CoreSharers::Busy, "three in a row");
+            assert_eq!(is_due(200), sharers != CoreSharers::Busy, "three in a row");
             // Always on the same core as a waiter, ten times in a millisecond.
             let left: Vec<u64> = (3..3_000).filter(|turn| is_due(200 + turn * 100)).collect();
             // Apart for long: the next time is another matter.
             assert!(!is_due(400_000) && !is_due(400_100));
-            assert_eq!(is_due(400_200), company != CoreSharers::Busy);
+            assert_eq!(is_due(400_200), sharers != CoreSharers::Busy);
             left
         };
         let first = |left: Vec<u64>| <[u64; 7]>::try_from(&left[..7]).unwrap();

@@ -8,10 +8,10 @@ use samite_types::{ClientId, Clock, Epoch, PartitionId, SystemClock};
 use samite_wire::access::DatasetAccess;
 use samite_wire::lookup::RecordId;
 use samite_wire::submission::{
-    HOLD_OFFSET, LANE_BOXES, LANES, LockWord, LockWordState, NODE_CORE_OFFSET, OPEN_OFFSET,
-    QueueWaiter, REQUEST_LEN_MAX, REQUEST_OFFSET, RawSlotHeader, WHOM_OFFSET, lock_word_of,
-    lock_word_offset, owner_offset, pending_bit, pending_offset, queue_of, queue_offset,
-    slot_offset,
+    LockWord, LockWordState, NODE_CORE_OFFSET, OPEN_OFFSET, QUEUE_SLOTS, QUEUES, QueueWaiter,
+    REFERENCE_OFFSET, REQUEST_LEN_MAX, REQUEST_OFFSET, RawSlotHeader, SOLE_CLIENT_OFFSET,
+    lock_word_of, lock_word_offset, owner_offset, pending_bit, pending_offset, queue_of,
+    queue_offset, slot_offset,
 };
 use zerocopy::IntoBytes;
 
@@ -20,15 +20,15 @@ use super::cores::this_core;
 use crate::socket::timespec;
 
 /// After so many changes that were submitted, a node that sleeps is woken.
-const POSTS_PER_CALL: usize = 16;
+const SUBMISSIONS_PER_CALL: usize = 16;
 /// After so many changes a client that runs on the node's core lets it go on with those of others.
 /// A client on another core has not filled its queue by then.
-const POSTS_PER_TURN: usize = LANE_BOXES / 4;
+const SUBMISSIONS_PER_TURN: usize = QUEUE_SLOTS / 4;
 /// Slots that a client tries before it waits.
-const BOXES_TRIED: usize = 4;
+const SLOTS_TRIED: usize = 4;
 /// So many slots are free before a client that waits goes on. The node has the others to go on with
 /// while it wakes up.
-const FREE_BOXES: usize = LANE_BOXES / 4;
+const FREE_SLOTS: usize = QUEUE_SLOTS / 4;
 /// A client that waits for a node on another core polls so long before it sleeps: about as long as
 /// it takes to wake up.
 const POLLED: Duration = Duration::from_micros(50);
@@ -58,17 +58,17 @@ impl NextSubmission {
     }
 
     /// The submission queue of this client. Its id is random: so is the queue, and the next one.
-    fn lane(&self, client: u64) -> usize {
+    fn queue(&self, client: u64) -> usize {
         let moves = self.moves.load(Ordering::Relaxed);
-        client.rotate_right(moves % u64::BITS * LANES.ilog2()) as usize % LANES
+        client.rotate_right(moves % u64::BITS * QUEUES.ilog2()) as usize % QUEUES
     }
 
     /// At `turn` another client was met in the queue: goes to another one, unless it has just come
     /// to this one. More clients than queues do not change places all the time. Returns whether it
     /// went.
-    fn change_lane(&self, turn: usize) -> bool {
+    fn change_queue(&self, turn: usize) -> bool {
         let moved_at = self.moved_at.load(Ordering::Relaxed);
-        let goes = turn.saturating_sub(moved_at) >= LANE_BOXES
+        let goes = turn.saturating_sub(moved_at) >= QUEUE_SLOTS
             && self
                 .moved_at
                 .compare_exchange(moved_at, turn, Ordering::Relaxed, Ordering::Relaxed)
@@ -93,10 +93,10 @@ pub struct SubmittedChange<'p> {
     pub client: ClientId,
     /// It counts on delegations that the change asks for: its client has to be the sole delegation
     /// holder.
-    pub borrows: bool,
+    pub takes_delegation: bool,
     /// Token of the open reference that the change takes, which may [end](ArenaView::end_reference)
     /// before that; 0 for none.
-    pub hold: u64,
+    pub token: u64,
     /// The change, as a [request](samite_wire::op::OperationRequest).
     pub body: &'p [u8],
     /// Its payload, in pieces.
@@ -113,8 +113,8 @@ enum QueueFull {
 }
 
 /// A slot of a queue, which are used in turns.
-const fn box_at(lane: usize, turn: usize) -> usize {
-    lane * LANE_BOXES + turn % LANE_BOXES
+const fn slot_at(queue: usize, turn: usize) -> usize {
+    queue * QUEUE_SLOTS + turn % QUEUE_SLOTS
 }
 
 /// A submission-queue entry: the slot in which it was left.
@@ -126,14 +126,15 @@ pub struct SubmittedEntry {
 /// A slot and perhaps a record lock word, freed when dropped unless they were submitted.
 struct ClaimedSlot<'v> {
     owner: &'v AtomicU64,
-    claim: Option<(&'v AtomicU64, LockWord)>,
+    lock_word: Option<(&'v AtomicU64, LockWord)>,
 }
 
 impl Drop for ClaimedSlot<'_> {
     fn drop(&mut self) {
-        if let Some((word, claim)) = self.claim {
+        if let Some((word, lock_word)) = self.lock_word {
             // If it is not ours any more, the node has taken it.
-            let _ = word.compare_exchange(claim.word(), 0, Ordering::Release, Ordering::Relaxed);
+            let _ =
+                word.compare_exchange(lock_word.word(), 0, Ordering::Release, Ordering::Relaxed);
         }
         self.owner.store(0, Ordering::Release);
     }
@@ -161,22 +162,27 @@ impl ArenaView {
     pub(super) fn is_submitted(&self, part: u32, hash: u64) -> bool {
         let word =
             self.queue_word(part, lock_word_offset(lock_word_of(hash))).load(Ordering::Acquire);
-        LockWord::read(word).is_some_and(|claim| claim.state == LockWordState::Posted)
+        LockWord::read(word).is_some_and(|lock_word| lock_word.state == LockWordState::Posted)
     }
 
     /// Whether `who` may submit, who serves by this map and may count on delegations.
-    fn is_open(&self, part: u32, map_epoch: Epoch, (who, borrows): (ClientId, bool)) -> bool {
+    fn is_open(
+        &self,
+        part: u32,
+        map_epoch: Epoch,
+        (who, takes_delegation): (ClientId, bool),
+    ) -> bool {
         let open = self.queue_word(part, OPEN_OFFSET).load(Ordering::Acquire);
         if open != map_epoch.get() || open == 0 {
             return false;
         }
-        let whom = self.queue_word(part, WHOM_OFFSET).load(Ordering::Acquire);
-        whom == who.get() || whom == 0 && !borrows
+        let sole = self.queue_word(part, SOLE_CLIENT_OFFSET).load(Ordering::Acquire);
+        sole == who.get() || sole == 0 && !takes_delegation
     }
 
     /// Whether a client that serves by this map may submit changes of `record` now, and with
-    /// `borrows` count on delegations. It may end at any time. Memory that [`ArenaView::submit`]
-    /// reads is prefetched meanwhile.
+    /// `takes_delegation` count on delegations. It may end at any time. Memory that
+    /// [`ArenaView::submit`] reads is prefetched meanwhile.
     #[must_use]
     pub fn may_submit(
         &self,
@@ -208,18 +214,18 @@ impl ArenaView {
         }
         let (hash, part) = (change.record.hash(), self.part_of(change.record.partition));
         self.expect_slot(part, hash);
-        let number = self.take_box(part, change, call)?;
+        let number = self.take_slot(part, change, call)?;
         let owner = self.queue_word(part, owner_offset(number));
-        let mut claimed = ClaimedSlot { owner, claim: None };
+        let mut claimed = ClaimedSlot { owner, lock_word: None };
         let place = lock_word_of(hash);
         self.label(part, number, &RawSlotHeader::new(change.client, hash, lens));
         let word = self.queue_word(part, lock_word_offset(place));
-        let claim = LockWord::new(change.client, number);
+        let lock_word = LockWord::new(change.client, number);
         let orders = (Ordering::SeqCst, Ordering::Relaxed);
-        if word.compare_exchange(0, claim.word(), orders.0, orders.1).is_err() {
+        if word.compare_exchange(0, lock_word.word(), orders.0, orders.1).is_err() {
             return None;
         }
-        claimed.claim = Some((word, claim));
+        claimed.lock_word = Some((word, lock_word));
         // A node that closes the table, or retracts the record, after what is seen from here on,
         // sees the claimed lock word.
         fence(Ordering::SeqCst);
@@ -229,8 +235,8 @@ impl ArenaView {
         self.fill(part, number, change);
         let bits = self.queue_word(part, pending_offset(queue_of(number)));
         bits.fetch_or(pending_bit(number), Ordering::SeqCst);
-        let posted = claim.in_state(LockWordState::Posted).word();
-        if word.compare_exchange(claim.word(), posted, orders.0, orders.1).is_err() {
+        let submitted = lock_word.in_state(LockWordState::Posted).word();
+        if word.compare_exchange(lock_word.word(), submitted, orders.0, orders.1).is_err() {
             return None;
         }
         // The node frees them.
@@ -244,10 +250,10 @@ impl ArenaView {
     pub fn end_reference(
         &self,
         partition: PartitionId,
-        posted: SubmittedEntry,
+        submitted: SubmittedEntry,
         token: u64,
     ) -> bool {
-        let offset = slot_offset(usize::from(posted.number)) + HOLD_OFFSET;
+        let offset = slot_offset(usize::from(submitted.number)) + REFERENCE_OFFSET;
         let word = self.queue_word(self.part_of(partition), offset);
         // In a table of another run of the node, or after others have used the slot, there is
         // another token.
@@ -255,41 +261,41 @@ impl ArenaView {
     }
 
     fn is_open_for(&self, part: u32, change: &SubmittedChange<'_>) -> bool {
-        self.is_open(part, change.map_epoch, (change.client, change.borrows))
+        self.is_open(part, change.map_epoch, (change.client, change.takes_delegation))
     }
 
     /// Takes a slot of the client's queue that nobody has, and waits for one if need be.
-    fn take_box(&self, part: u32, change: &SubmittedChange<'_>, call: impl Fn()) -> Option<usize> {
+    fn take_slot(&self, part: u32, change: &SubmittedChange<'_>, call: impl Fn()) -> Option<usize> {
         let client = change.client.get();
         let turn = self.turn.next.fetch_add(1, Ordering::Relaxed);
-        if turn.is_multiple_of(POSTS_PER_CALL) {
+        if turn.is_multiple_of(SUBMISSIONS_PER_CALL) {
             call();
         }
-        let mut lane = self.turn.lane(client);
-        if turn.is_multiple_of(POSTS_PER_TURN) && self.holds_up(part, lane) {
+        let mut queue = self.turn.queue(client);
+        if turn.is_multiple_of(SUBMISSIONS_PER_TURN) && self.holds_up(part, queue) {
             // Until all that it has submitted is carried out.
-            self.await_box(part, box_at(lane, turn + LANE_BOXES - 1));
+            self.await_slot(part, slot_at(queue, turn + QUEUE_SLOTS - 1));
         }
-        let mut tried = self.try_boxes(part, client, (lane, turn), turn..turn + BOXES_TRIED);
-        if tried == Err(QueueFull::ByOthers) && self.turn.change_lane(turn) {
-            lane = self.turn.lane(client);
-            tried = self.try_boxes(part, client, (lane, turn), turn..turn + BOXES_TRIED);
+        let mut tried = self.try_slots(part, client, (queue, turn), turn..turn + SLOTS_TRIED);
+        if tried == Err(QueueFull::ByOthers) && self.turn.change_queue(turn) {
+            queue = self.turn.queue(client);
+            tried = self.try_slots(part, client, (queue, turn), turn..turn + SLOTS_TRIED);
         }
         if let Ok(number) = tried {
-            if number % POSTS_PER_CALL < turn % POSTS_PER_CALL {
+            if number % SUBMISSIONS_PER_CALL < turn % SUBMISSIONS_PER_CALL {
                 // It has passed over the slot with which a node that sleeps is called.
                 call();
             }
             return Some(number);
         }
-        let later = turn + FREE_BOXES;
+        let later = turn + FREE_SLOTS;
         for _ in 0..WAITS {
             call();
-            self.await_box(part, box_at(lane, later));
+            self.await_slot(part, slot_at(queue, later));
             if !self.is_open_for(part, change) {
                 return None;
             }
-            let tried = self.try_boxes(part, client, (lane, turn), [turn, later]);
+            let tried = self.try_slots(part, client, (queue, turn), [turn, later]);
             if let Ok(number) = tried {
                 return Some(number);
             }
@@ -298,16 +304,16 @@ impl ArenaView {
     }
 
     /// Takes the first slot that nobody has of those at `places` in a queue.
-    fn try_boxes(
+    fn try_slots(
         &self,
         part: u32,
         client: u64,
-        (lane, turn): (usize, usize),
+        (queue, turn): (usize, usize),
         places: impl IntoIterator<Item = usize>,
     ) -> Result<usize, QueueFull> {
         let mut taken = QueueFull::BySelf;
         for at in places {
-            let number = box_at(lane, at);
+            let number = slot_at(queue, at);
             let owner = self.queue_word(part, owner_offset(number));
             match owner.compare_exchange(0, client, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => {
@@ -317,7 +323,7 @@ impl ArenaView {
                         self.turn.next.fetch_max(at + 1, Ordering::Relaxed);
                     }
                     if taken == QueueFull::ByOthers {
-                        self.turn.change_lane(turn);
+                        self.turn.change_queue(turn);
                     }
                     return Ok(number);
                 }
@@ -335,14 +341,15 @@ impl ArenaView {
     }
 
     /// Whether this thread runs where the node would go on with entries of other queues.
-    fn holds_up(&self, part: u32, lane: usize) -> bool {
-        let has_posts =
-            |lane: usize| self.queue_word(part, pending_offset(lane)).load(Ordering::Relaxed) != 0;
-        self.shares_core(part) && (0..LANES).any(|other| other != lane && has_posts(other))
+    fn holds_up(&self, part: u32, queue: usize) -> bool {
+        let has_pending = |queue: usize| {
+            self.queue_word(part, pending_offset(queue)).load(Ordering::Relaxed) != 0
+        };
+        self.shares_core(part) && (0..QUEUES).any(|other| other != queue && has_pending(other))
     }
 
     /// Waits a little until a slot is free.
-    fn await_box(&self, part: u32, number: usize) {
+    fn await_slot(&self, part: u32, number: usize) {
         let owner = self.queue_word(part, owner_offset(number));
         let is_free = || owner.load(Ordering::Acquire) == 0;
         if !self.shares_core(part) && poll_for(POLLED, is_free) {
@@ -371,9 +378,9 @@ impl ArenaView {
 
     /// Puts a change into a slot.
     fn fill(&self, part: u32, number: usize, change: &SubmittedChange<'_>) {
-        if change.hold != 0 {
-            let word = self.queue_word(part, slot_offset(number) + HOLD_OFFSET);
-            word.store(change.hold, Ordering::Relaxed);
+        if change.token != 0 {
+            let word = self.queue_word(part, slot_offset(number) + REFERENCE_OFFSET);
+            word.store(change.token, Ordering::Relaxed);
         }
         let start = slot_offset(number) + REQUEST_OFFSET;
         let mut dest = self.queue_at(part, start, REQUEST_LEN_MAX);

@@ -127,8 +127,8 @@ fn serve(args: &MountArgs, target: &ClusterTarget) -> Result<(), CommandFailure>
     })?;
     let path = args.path.canonicalize().doing(format_args!("mount {}", args.path.display()))?;
     log_to(args, target)?;
-    // For all threads of the mount: the sentinel must not wait for its core while a program
-    // computes there.
+    // For all threads of the mount: a worker that is woken must not wait for its core while a
+    // program computes there.
     turns::ask_for_short();
     let client = target.connect()?;
     let fs = samite_fs::FileSystem::open(&client, FILES_DATASET)?;

@@ -41,12 +41,12 @@ impl FuseOperations {
         if !self.caching.is_on() {
             return Ok((kernel::file_attr(&file.attr().map_err(failed)?), None));
         }
-        let (attr, promise) = file.attr_leased().map_err(failed)?;
-        let promise = promise.filter(|_| self.caching.keeps(file.record(), ino));
-        if let Some(promise) = promise.filter(|_| attr.kind == FileKind::Directory) {
-            self.caching.directories.keep(&self.fs, &attr, &promise);
+        let (attr, delegation) = file.attr_leased().map_err(failed)?;
+        let delegation = delegation.filter(|_| self.caching.keeps(file.record(), ino));
+        if let Some(delegation) = delegation.filter(|_| attr.kind == FileKind::Directory) {
+            self.caching.directories.keep(&self.fs, &attr, &delegation);
         }
-        Ok((kernel::file_attr(&attr), promise.map(AnswerBasis::Promise)))
+        Ok((kernel::file_attr(&attr), delegation.map(AnswerBasis::Delegation)))
     }
 
     /// Changes attributes, and tells what they are then.

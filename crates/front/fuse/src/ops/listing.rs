@@ -121,7 +121,7 @@ impl FuseOperations {
             return !reply.add(attr.ino, entry.cookie, name, &none, &attr, Generation(0));
         };
         let [of_name, attributes] =
-            [of_name, attributes].map(|promise| promise.map(AnswerBasis::Promise));
+            [of_name, attributes].map(|delegation| delegation.map(AnswerBasis::Delegation));
         let ttl = left(of_name).min(left(attributes));
         let attr = kernel::file_attr(&found.attr);
         if reply.add(attr.ino, entry.cookie, name, &ttl, &attr, Generation(0)) {

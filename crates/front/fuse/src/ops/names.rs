@@ -74,7 +74,7 @@ impl FuseOperations {
         let ResolvedName { found, name, attributes } = self.kept(named);
         let attr = found.map(|found| self.remember(found, at));
         let (name, attributes) =
-            (name.map(AnswerBasis::Promise), attributes.map(AnswerBasis::Promise));
+            (name.map(AnswerBasis::Delegation), attributes.map(AnswerBasis::Delegation));
         Ok(SeenName { attr, name, attributes })
     }
 
@@ -92,8 +92,8 @@ impl FuseOperations {
             return false;
         }
         match directory.names_leased(LISTED_MAX) {
-            Ok(Some((names, promise))) => {
-                directories.know(&self.fs, at.parent, names, &promise);
+            Ok(Some((names, delegation))) => {
+                directories.know(&self.fs, at.parent, names, &delegation);
                 directories.lack(at.parent, name)
             }
             // A look-up of this name alone tells why.
@@ -109,10 +109,10 @@ impl FuseOperations {
                 .as_ref()
                 .is_some_and(|found| self.caching.keeps(found.file.record(), found.attr.ino))
         });
-        if let (Some(found), Some(promise)) = (&found, &attributes)
+        if let (Some(found), Some(delegation)) = (&found, &attributes)
             && found.file.kind() == FileKind::Directory
         {
-            self.caching.directories.keep(&self.fs, &found.attr, promise);
+            self.caching.directories.keep(&self.fs, &found.attr, delegation);
         }
         ResolvedName { found, name, attributes }
     }
@@ -126,8 +126,8 @@ impl FuseOperations {
         let name = name.filter(|_| self.caching.is_on());
         SeenName {
             attr: kernel::file_attr(&found.attr),
-            name: name.map(AnswerBasis::Promise),
-            attributes: attributes.map(AnswerBasis::Promise),
+            name: name.map(AnswerBasis::Delegation),
+            attributes: attributes.map(AnswerBasis::Delegation),
         }
     }
 

@@ -37,7 +37,8 @@ pub fn claim(dir: &ClusterDir) -> Result<ClusterLock> {
                 ),
             ));
         }
-        // Processes of an `up` that was killed half-way serve nobody, and neither does a voter alone.
+        // Processes of an `up` that was killed half-way serve nobody, and neither does a voter
+        // alone.
         stop_all(&living)?;
         stop_all(living_voter(dir).as_slice())?;
         stop_all(&living_etcd(dir))?;
@@ -45,7 +46,8 @@ pub fn claim(dir: &ClusterDir) -> Result<ClusterLock> {
             return Ok(lock);
         }
         sweep(dir)?;
-        // Sweeping removed the directory and with it the runtime directory, if this was the only cluster.
+        // Sweeping removed the directory and with it the runtime directory, if this was the only
+        // cluster.
         if let Some(parent) = dir.path().parent() {
             RuntimeDir::at(parent)?.create()?;
         }

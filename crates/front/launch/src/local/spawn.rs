@@ -25,6 +25,9 @@ const MALLOC_SETTINGS: &str = "glibc.malloc.hugetlb=1:glibc.malloc.trim_threshol
     glibc.malloc.top_pad=4194304:glibc.malloc.mmap_threshold=4194304";
 
 /// Starts a node of a cluster that was set up so, or the process with its third voter.
+///
+/// # Errors
+/// `Io`.
 pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Child> {
     let program = std::env::current_exe().doing("find the samite binary")?;
     let mut command = Command::new(&program);
@@ -39,6 +42,9 @@ pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Chil
 }
 
 /// Starts the process with the third voter.
+///
+/// # Errors
+/// `Io`.
 pub fn third_voter(dir: &ClusterDir, setup: &ClusterSetup) -> Result<(Child, VoterEntry)> {
     let child = node(dir, setup, NodeId::THIRD_VOTER)?;
     let pid = child.id();
@@ -59,6 +65,9 @@ pub fn last_words(log: &Path) -> Option<String> {
 }
 
 /// Starts the member `entry` of the etcd cluster `all`.
+///
+/// # Errors
+/// `Io`.
 pub fn etcd(dir: &ClusterDir, entry: &EtcdEntry, all: &[EtcdEntry]) -> Result<Child> {
     let all: Vec<LocalMember> = all.iter().map(|entry| member(dir, entry)).collect();
     let mut command = Command::new(ETCD_PROGRAM);
@@ -72,7 +81,8 @@ pub fn etcd(dir: &ClusterDir, entry: &EtcdEntry, all: &[EtcdEntry]) -> Result<Ch
 
 /// The session among whose processes the kernel shares out cores first (sched(7), autogroup).
 enum LaunchSession {
-    /// A process is one among those that its starter's session runs: it and programs there can yield to each other.
+    /// A process is one among those that its starter's session runs: it and programs there can
+    /// yield to each other.
     Shared,
     /// A process has a session's share: it is heard in a crowd.
     Own,

@@ -146,7 +146,7 @@ impl Drop for StartingCluster<'_> {
 }
 
 impl<'a> StartingCluster<'a> {
-    /// A cluster at `dir`, which is [claimed](super::claim). Nothing is done yet.
+    /// A cluster at `dir`, which is [claimed](super::claim()). Nothing is done yet.
     #[must_use]
     pub fn new(dir: &'a ClusterDir, plan: LocalPlan) -> Self {
         let kept = ClusterRecord::fresh(dir.name(), plan.fresh_location());
@@ -243,7 +243,8 @@ impl<'a> StartingCluster<'a> {
         Ok(())
     }
 
-    /// The directory of durable datasets, made if it is not there: nodes run elsewhere, so its path must not depend on where this is.
+    /// The directory of durable datasets, made if it is not there: nodes run elsewhere, so its path
+    /// must not depend on where this is.
     fn durable_dir(&self) -> Result<Option<PathBuf>> {
         let Some(dir) = &self.plan.durable else { return Ok(None) };
         private_dir(dir)?;

@@ -108,7 +108,8 @@ pub fn strings<'a>(array: *const *const c_char) -> impl Iterator<Item = &'a CStr
     })
 }
 
-/// `fd:session.slot.lifeline,…`, with the keep-alive socket last, of every open file that survives;
+/// `fd:session.slot.keep_alive,…`, with the keep-alive socket last, of every open file that
+/// survives;
 /// `None` when there is none.
 fn inherited_list() -> Option<String> {
     let mut list = String::new();

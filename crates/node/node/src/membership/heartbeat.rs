@@ -32,8 +32,8 @@ pub(crate) fn run(shared: &Arc<NodeShared>, credentials: &NodeCredentials, addre
             Ok(link) => {
                 pause = PAUSE_MIN;
                 next -= 1;
-                shared.membership.beats(link.node());
-                if let Err(error) = beat(shared, credentials, address, &link) {
+                shared.membership.sends_heartbeats(link.node());
+                if let Err(error) = send_heartbeat(shared, credentials, address, &link) {
                     tracing::debug!(%error, %address, "heartbeat");
                 }
                 shared.membership.lost(address);
@@ -49,7 +49,7 @@ pub(crate) fn run(shared: &Arc<NodeShared>, credentials: &NodeCredentials, addre
 }
 
 /// Sends heartbeats on one connection until it fails.
-fn beat(
+fn send_heartbeat(
     shared: &Arc<NodeShared>,
     credentials: &NodeCredentials,
     address: &Address,
@@ -108,7 +108,7 @@ fn granted(shared: &NodeShared, link: &NodeLink, sent: Duration, lease: &NodeLea
 
 /// Another instance leads. It gets heartbeats from now on, if it did not before.
 fn heard_of(shared: &Arc<NodeShared>, credentials: &NodeCredentials, leader: LeaderAddress) {
-    let is_known = |node: NodeId| node == shared.node || !shared.membership.beats(node);
+    let is_known = |node: NodeId| node == shared.node || !shared.membership.sends_heartbeats(node);
     if is_known(leader.node) || shared.membership.instances() > INSTANCES_MAX {
         return shared.membership.heard_of(leader);
     }

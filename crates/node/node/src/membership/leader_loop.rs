@@ -136,10 +136,10 @@ impl LeaderLoop {
             self.store.set_nodes(&nodes);
             self.told = map.epoch();
         }
-        let mut witness = lock(&shared.membership.witness);
-        witness.heard(&own, now);
-        let deposes = witness.deposes(leader, map.as_deref(), self.config.expected, now);
-        drop(witness);
+        let mut reachability = lock(&shared.membership.reachability);
+        reachability.heard(&own, now);
+        let deposes = reachability.deposes(leader, map.as_deref(), self.config.expected, now);
+        drop(reachability);
         if deposes {
             tracing::warn!(?leader, "the leader reaches too few nodes; takes its place");
             self.store.challenge();

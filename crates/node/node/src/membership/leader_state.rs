@@ -107,8 +107,8 @@ impl LeaderState {
                 self.coordinator.report(node, &reports)?;
                 known = by;
             }
-            ControlRequest::Wish { node, wish } => {
-                self.coordinator.admin_request(node, wish)?;
+            ControlRequest::Wish { node, request } => {
+                self.coordinator.admin_request(node, request)?;
             }
             _ => {
                 let cause = "nothing that a coordinator decides";

@@ -43,7 +43,7 @@ pub(crate) fn run(shared: &NodeShared) {
 }
 
 fn deliver(shared: &NodeShared, reports: Vec<MemberReport>) -> Result<()> {
-    let count = |news| reports.iter().filter(|report| report.news == news).count();
+    let count = |change| reports.iter().filter(|report| report.change == change).count();
     let [missed, synced, broken] =
         [MemberChanges::Missed, MemberChanges::Synced, MemberChanges::Broken].map(count);
     let mut targets: Vec<TargetId> = reports.iter().map(|report| report.target).collect();
@@ -55,7 +55,7 @@ fn deliver(shared: &NodeShared, reports: Vec<MemberReport>) -> Result<()> {
     let request = ControlRequest::Report { node, known, reports: reports.clone() };
     let reply = ask_leader(shared, request, REPORT_TIMEOUT)?;
     if let Some(by) = answered_by(&reply, known) {
-        for report in reports.into_iter().filter(|report| report.news == MemberChanges::Missed) {
+        for report in reports.into_iter().filter(|report| report.change == MemberChanges::Missed) {
             let shard = shard_of(report.partition, shared.shards());
             shared.inboxes[usize::from(shard.get())].send(InboxMessage::Reported(report, by));
         }

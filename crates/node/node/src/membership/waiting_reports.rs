@@ -46,7 +46,8 @@ impl WaitingReports {
 
 /// Whether none of these is urgent, and there is room for others.
 fn can_wait(waiting: &[MemberReport]) -> bool {
-    waiting.len() < REPORTS_MAX && waiting.iter().all(|report| report.news == MemberChanges::Synced)
+    waiting.len() < REPORTS_MAX
+        && waiting.iter().all(|report| report.change == MemberChanges::Synced)
 }
 
 #[cfg(test)]
@@ -58,30 +59,30 @@ mod tests {
     const FOREVER: Duration = Duration::from_secs(600);
 
     fn report(partition: u32) -> MemberReport {
-        news(partition, MemberChanges::Missed)
+        change(partition, MemberChanges::Missed)
     }
 
-    fn news(partition: u32, news: MemberChanges) -> MemberReport {
+    fn change(partition: u32, change: MemberChanges) -> MemberReport {
         MemberReport {
             redundancy: Redundancy(2),
             partition: PartitionId(partition),
             term: Term(1),
             epoch: Epoch(1),
             target: TargetId(1),
-            news,
+            change,
         }
     }
 
     #[test]
-    fn that_members_are_up_to_date_is_gathered_and_bad_news_waits_for_nothing() {
+    fn good_reports_are_gathered_and_bad_ones_wait_for_nothing() {
         let reports = WaitingReports::default();
-        reports.add(news(1, MemberChanges::Synced));
-        reports.add(news(2, MemberChanges::Synced));
+        reports.add(change(1, MemberChanges::Synced));
+        reports.add(change(2, MemberChanges::Synced));
         assert_eq!(reports.take(FOREVER, Duration::from_millis(1)).len(), 2);
         std::thread::scope(|scope| {
-            reports.add(news(1, MemberChanges::Synced));
+            reports.add(change(1, MemberChanges::Synced));
             let taken = scope.spawn(|| reports.take(FOREVER, FOREVER));
-            reports.add(news(2, MemberChanges::Synced));
+            reports.add(change(2, MemberChanges::Synced));
             reports.add(report(3));
             let taken = taken.join().expect("it ends");
             assert!(taken.contains(&report(3)), "{taken:?}");

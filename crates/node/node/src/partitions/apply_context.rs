@@ -16,7 +16,7 @@ pub(crate) struct ApplyContext<'a> {
     pub(crate) grants: &'a mut dyn BlockGrants,
     pub(crate) at: ApplyTime,
     /// Highest of the partitions'.
-    pub(crate) lease_epoch: Epoch,
+    pub(crate) name_space_generation: Epoch,
     pub(crate) seen: Seen,
 }
 
@@ -27,6 +27,6 @@ impl<'a> ApplyContext<'a> {
         grants: &'a mut dyn BlockGrants,
         at: ApplyTime,
     ) -> Self {
-        Self { client, context, grants, at, lease_epoch: Epoch(0), seen: Seen::new() }
+        Self { client, context, grants, at, name_space_generation: Epoch(0), seen: Seen::new() }
     }
 }

@@ -36,8 +36,8 @@ pub(super) struct LeaseTerm {
 }
 
 impl LeaseTerm {
-    pub(super) fn of(leases: &RecordLeases) -> Self {
-        Self { until: leases.live_until(), is_full: leases.is_full() }
+    pub(super) fn of(delegations: &RecordLeases) -> Self {
+        Self { until: delegations.live_until(), is_full: delegations.is_full() }
     }
 }
 
@@ -101,39 +101,43 @@ mod tests {
     }
 
     #[test]
-    fn one_borrower_is_told_from_several() {
-        let mut borrowers = DelegationHolders::default();
-        assert!(!borrowers.are_there());
-        assert_eq!(borrowers.free_to_change(), HolderSet::Anyone);
-        borrowers.note(A, until(10), ms(1));
-        borrowers.note(A, until(5), ms(2));
-        assert_eq!(borrowers.free_to_change(), HolderSet::Only(A));
-        borrowers.note(B, until(20), ms(3));
-        borrowers.at(ms(10));
-        assert_eq!(borrowers.free_to_change(), HolderSet::Nobody, "B has some, whoever it is");
-        assert!(borrowers.are_there());
-        borrowers.note(B, until(30), ms(11));
-        borrowers.at(ms(20));
-        assert_eq!(borrowers.free_to_change(), HolderSet::Only(B));
-        borrowers.at(ms(30));
-        assert!(!borrowers.are_there());
-        borrowers.note(A, until(40), ms(31));
-        assert_eq!(borrowers.free_to_change(), HolderSet::Only(A));
+    fn one_holder_is_told_from_several() {
+        let mut delegation_holders = DelegationHolders::default();
+        assert!(!delegation_holders.are_there());
+        assert_eq!(delegation_holders.free_to_change(), HolderSet::Anyone);
+        delegation_holders.note(A, until(10), ms(1));
+        delegation_holders.note(A, until(5), ms(2));
+        assert_eq!(delegation_holders.free_to_change(), HolderSet::Only(A));
+        delegation_holders.note(B, until(20), ms(3));
+        delegation_holders.at(ms(10));
+        assert_eq!(
+            delegation_holders.free_to_change(),
+            HolderSet::Nobody,
+            "B has some, whoever it is"
+        );
+        assert!(delegation_holders.are_there());
+        delegation_holders.note(B, until(30), ms(11));
+        delegation_holders.at(ms(20));
+        assert_eq!(delegation_holders.free_to_change(), HolderSet::Only(B));
+        delegation_holders.at(ms(30));
+        assert!(!delegation_holders.are_there());
+        delegation_holders.note(A, until(40), ms(31));
+        assert_eq!(delegation_holders.free_to_change(), HolderSet::Only(A));
     }
 
     #[test]
-    fn nobody_is_free_to_change_what_is_lent_while_a_table_is_full() {
-        let mut leases = RecordLeases::default();
+    fn nobody_may_change_delegated_records_while_a_table_is_full() {
+        let mut delegations = RecordLeases::default();
         for index in 0..u64::MAX {
-            leases.grant(A, &index.to_le_bytes(), ms(2), ms(1));
-            if leases.is_full() {
+            delegations.grant(A, &index.to_le_bytes(), ms(2), ms(1));
+            if delegations.is_full() {
                 break;
             }
         }
-        let mut borrowers = DelegationHolders::default();
-        borrowers.note(A, LeaseTerm::of(&leases), ms(1));
-        assert_eq!(borrowers.free_to_change(), HolderSet::Nobody);
-        borrowers.at(leases.live_until());
-        assert_eq!(borrowers.free_to_change(), HolderSet::Anyone);
+        let mut delegation_holders = DelegationHolders::default();
+        delegation_holders.note(A, LeaseTerm::of(&delegations), ms(1));
+        assert_eq!(delegation_holders.free_to_change(), HolderSet::Nobody);
+        delegation_holders.at(delegations.live_until());
+        assert_eq!(delegation_holders.free_to_change(), HolderSet::Anyone);
     }
 }

@@ -20,7 +20,7 @@ impl OpenPartitions {
         operation: &Operation<'_>,
         now: Duration,
     ) -> Option<Result<(), ErrorKind>> {
-        if self.place(id).is_none() {
+        if self.replica(id).is_none() {
             // The first entry for the partition. Its dataset is known: dataset indexes in use stay
             // what they are.
             let slot =
@@ -32,16 +32,16 @@ impl OpenPartitions {
                 return Some(Err(kind));
             }
         }
-        let member = &mut self.place(id)?.member;
+        let member = &mut self.replica(id)?.member;
         if !member.is_plain() {
             return None;
         }
         let opened = member.partition_mut();
         let before = (opened.record_count(), opened.leaked_orphans());
         let outcome = opened.apply_submitted(client, operation, now);
-        if operation.borrows() {
-            let term = LeaseTerm::of(opened.leases());
-            self.borrowers.note(client, term, now);
+        if operation.takes_delegation() {
+            let term = LeaseTerm::of(opened.delegations());
+            self.delegation_holders.note(client, term, now);
         }
         self.recount(id, before);
         Some(outcome)
@@ -50,8 +50,8 @@ impl OpenPartitions {
     /// The next submission-queue entry for a partition is about the record at `key`, which is
     /// there.
     pub(crate) fn fetch(&mut self, id: PlaceId, key: &[u8]) {
-        if let Some(place) = self.place(id) {
-            place.member.partition_mut().fetch(key);
+        if let Some(replica) = self.replica(id) {
+            replica.member.partition_mut().fetch(key);
         }
     }
 

@@ -129,8 +129,8 @@ impl ShardService {
     /// Decisions of the coordinator: asked of the instance in this node if it leads. A client that
     /// wants a change is not sent elsewhere, but served from here.
     fn coordinate(&mut self, to: ReplyTo, request: ControlRequest) -> Result<Option<ControlReply>> {
-        if let ControlRequest::Heartbeat(beat) = &request {
-            lock(&self.shared.membership.witness).heard(beat, SystemClock.monotonic());
+        if let ControlRequest::Heartbeat(heartbeat) = &request {
+            lock(&self.shared.membership.reachability).heard(heartbeat, SystemClock.monotonic());
         }
         if self.shared.membership.leads() {
             if let ControlRequest::Join { info, .. } = &request {

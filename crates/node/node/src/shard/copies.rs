@@ -28,12 +28,12 @@ impl ShardService {
     }
 
     pub(super) fn copy_of(&mut self, id: PlaceId) -> Option<PartitionCopy> {
-        let place = self.partitions.place(id)?;
-        Some(figures(place.member.partition()))
+        let replica = self.partitions.replica(id)?;
+        Some(summary(replica.member.partition()))
     }
 }
 
-fn figures(partition: &Partition) -> PartitionCopy {
+fn summary(partition: &Partition) -> PartitionCopy {
     let mut digest = 0u64;
     let mut add = |number: u64| {
         digest = (digest.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -26,12 +26,12 @@ use crate::revocations::{
 impl ShardService {
     /// The time, if delegations have anything to do with the request at hand; else zero.
     pub(super) fn time_for(&mut self, budget: &ReplyBudget) -> Duration {
-        let is_idle = self.waiters.is_empty() && !self.partitions.has_leases();
+        let is_idle = self.waiters.is_empty() && !self.partitions.has_delegations();
         if budget.lease_term.is_zero() && is_idle {
             return Duration::ZERO;
         }
         let now = SystemClock.monotonic();
-        self.partitions.leases_at(now);
+        self.partitions.delegations_at(now);
         now
     }
 
@@ -61,7 +61,7 @@ impl ShardService {
         let mut held: Vec<(Box<[u8]>, PartitionId, DelegationHolder)> = Vec::new();
         for operation in mine() {
             let partition = operation.partition;
-            let until = self.partitions.leases_against(
+            let until = self.partitions.delegations_against(
                 slot,
                 client,
                 (operation, is_alone),
@@ -165,7 +165,7 @@ impl ShardService {
         self.metrics().add(registry::DELEGATION_RETURNS, returned.records.len() as u64);
         for ((dataset, key), RecalledDelegation { partition, until }) in &returned.records {
             let place = (*dataset, *partition);
-            self.partitions.release_lease(place, returned.client, key, *until);
+            self.partitions.release_delegation(place, returned.client, key, *until);
         }
         self.retry_waiters(out);
     }

@@ -124,9 +124,9 @@ impl ShardService {
             .map
             .as_ref()
             .and_then(|map| Some((self.partitions.dataset(map, request.header.dataset)?, &**map)));
-        let lent: &mut dyn BlockGrants =
+        let block_grants: &mut dyn BlockGrants =
             if budget.has_blocks { &mut grants } else { &mut NoGrants };
-        let mut course = ApplyContext::new(client, &context, lent, at);
+        let mut apply_context = ApplyContext::new(client, &context, block_grants, at);
         for (index, operation) in request.operations.iter().enumerate() {
             if shard_of(operation.partition, shards) != self.id {
                 continue;
@@ -134,7 +134,7 @@ impl ShardService {
             let outcome = match known {
                 Some(known) => {
                     let partitions = &mut self.partitions;
-                    self.submissions.apply_alone(partitions, known, operation, &mut course)
+                    self.submissions.apply_alone(partitions, known, operation, &mut apply_context)
                 }
                 // Dropped between the two shards' looks at the map.
                 None => {
@@ -143,10 +143,10 @@ impl ShardService {
             };
             outcomes.push((index, outcome));
         }
-        let ApplyContext { lease_epoch, seen, .. } = course;
+        let ApplyContext { name_space_generation, seen, .. } = apply_context;
         self.unlock_exclusive(Some(client));
         self.note_metrics();
-        let outcome = PartialOutcome { outcomes, lease_epoch, refused: None };
+        let outcome = PartialOutcome { outcomes, name_space_generation, refused: None };
         (ShardAnswer { join, outcome, unused: grants }, seen)
     }
 
@@ -191,12 +191,12 @@ impl ShardService {
         }
         let by_reference = out.shares_arena(conn);
         let mut builder = ReplyBuilder::new(self.take_buffers(), &header, &budget, by_reference);
-        let lease_epoch = joined.lease_epoch;
+        let name_space_generation = joined.name_space_generation;
         for (outcome, mutation) in joined.outcomes() {
             builder.outcome(outcome, mutation);
         }
         self.account_read(&account, builder.read_len());
-        let buffers = builder.finish(lease_epoch, &grants);
+        let buffers = builder.finish(name_space_generation, &grants);
         self.send(conn, request, buffers, out);
     }
 
@@ -219,7 +219,7 @@ impl ShardService {
                     inbox.send(InboxMessage::Control(to, copy));
                 }
                 Some(InboxMessage::Reported(report, by)) => self.reported(&report, by),
-                Some(InboxMessage::Posted(posted)) => Self::send_passed_frame(&posted, out),
+                Some(InboxMessage::Frame(passed)) => Self::send_passed_frame(&passed, out),
             }
         }
         // There may be more: come back after the other connections were served.
@@ -266,8 +266,8 @@ impl ShardService {
     fn turn_down(&mut self, task: ShardTask, kind: ErrorKind, out: &mut ReplySink) {
         let ShardTask { from, join, grants, cost, .. } = task;
         drop(cost);
-        let (outcomes, lease_epoch) = (Vec::new(), Epoch(0));
-        let outcome = PartialOutcome { outcomes, lease_epoch, refused: Some(kind) };
+        let (outcomes, name_space_generation) = (Vec::new(), Epoch(0));
+        let outcome = PartialOutcome { outcomes, name_space_generation, refused: Some(kind) };
         self.send_answer(from, ShardAnswer { join, outcome, unused: grants }, out);
     }
 }

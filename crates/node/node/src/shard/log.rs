@@ -82,8 +82,8 @@ impl ShardService {
     pub(super) fn note_durable(&mut self, out: &mut ReplySink) {
         let Some(durable) = &mut self.durable else { return };
         while let Some((id, position)) = durable.next_durable() {
-            if let Some(place) = self.partitions.mark_ready(id) {
-                place.member.logged(position);
+            if let Some(replica) = self.partitions.mark_ready(id) {
+                replica.member.logged(position);
             }
         }
         self.advance_checkpoints(out);
@@ -101,15 +101,15 @@ impl ShardService {
         self.settle(out);
         let Self { durable: Some(durable), partitions, .. } = self else { return };
         let headed = durable.advance(&mut |id, use_it| {
-            if let Some(place) = partitions.place(id) {
-                use_it(&mut place.member);
+            if let Some(replica) = partitions.replica(id) {
+                use_it(&mut replica.member);
             }
         });
         let (log, checkpoints) = durable.lens();
         if let Some((id, position)) = headed
-            && let Some(place) = self.partitions.mark_ready(id)
+            && let Some(replica) = self.partitions.mark_ready(id)
         {
-            place.member.logged(position);
+            replica.member.logged(position);
         }
         self.metrics().set(registry::LOG_BYTES, log);
         self.metrics().set(registry::CHECKPOINT_BYTES, checkpoints);

@@ -92,9 +92,9 @@ impl ShardService {
     pub(super) fn defer_reply(&mut self, seen: Seen, reply: DeferredReply, len: usize) {
         let id = self.deferred.next_id();
         let mut partitions = 0;
-        for (place, ticket) in seen {
-            if let Some(place) = self.partitions.place(place) {
-                place.held.push_back((ticket, id));
+        for (at, commit_position) in seen {
+            if let Some(replica) = self.partitions.replica(at) {
+                replica.deferred.push_back((commit_position, id));
                 partitions += 1;
             }
         }
@@ -116,7 +116,7 @@ impl ShardService {
         }
         let id = (envelope.dataset, envelope.partition);
         let now = SystemClock.monotonic();
-        if self.partitions.place(id).is_none() && !self.open_for(id, now) {
+        if self.partitions.replica(id).is_none() && !self.open_for(id, now) {
             return;
         }
         let lease_until = self.shared.membership.lease_until();
@@ -128,12 +128,12 @@ impl ShardService {
             self.resync.note_entry(now);
         }
         let is_busy = self.resync.serves_clients(now);
-        let Some(place) = self.partitions.mark_ready(id) else { return };
-        let partition = place.member.partition();
+        let Some(replica) = self.partitions.mark_ready(id) else { return };
+        let partition = replica.member.partition();
         let before = (partition.record_count(), partition.leaked_orphans());
-        place.member.set_lease(lease_until);
-        place.member.set_busy(is_busy);
-        place.member.receive(envelope, &message, now);
+        replica.member.set_lease(lease_until);
+        replica.member.set_busy(is_busy);
+        replica.member.receive(envelope, &message, now);
         self.partitions.recount(id, before);
         if let PeerMessage::Done { .. } | PeerMessage::Lost { .. } = message {
             self.resync.heard(id, matches!(message, PeerMessage::Done { is_busy: true, .. }), now);
@@ -163,7 +163,7 @@ impl ShardService {
         }
         if !holders.is_empty() {
             // Clients with open references on which this node decides from now on.
-            self.clients.inherit(holders, SystemClock.monotonic());
+            self.clients.recover(holders, SystemClock.monotonic());
         }
         self.peer_output.end_batch();
         self.send_peer_messages(out);
@@ -172,9 +172,9 @@ impl ShardService {
     /// Carries out the effects of one partition. `holders`: the clients with open references in it,
     /// when this node begins to decide there.
     fn carry_out(&mut self, id: PlaceId, out: &mut ReplySink, holders: &mut Vec<ClientId>) {
-        while let Some(place) = self.partitions.place(id) {
-            let is_primary = place.member.is_primary();
-            let Some(effect) = place.member.next_effect() else { return };
+        while let Some(replica) = self.partitions.replica(id) {
+            let is_primary = replica.member.is_primary();
+            let Some(effect) = replica.member.next_effect() else { return };
             match effect {
                 MirrorEffect::Send(packet) => {
                     if let Some(to) = self.where_to(packet.to(), is_primary) {
@@ -183,7 +183,7 @@ impl ShardService {
                 }
                 MirrorEffect::Committed => self.release(id, out),
                 MirrorEffect::Leads => {
-                    holders.extend(place.member.partition().holders());
+                    holders.extend(replica.member.partition().holders());
                     self.metrics().add(registry::TERMS_BEGUN, 1);
                 }
                 MirrorEffect::Deposed => {
@@ -229,19 +229,21 @@ impl ShardService {
     /// Sends the replies that wait for partition `id` no more, or sends their clients elsewhere.
     fn release(&mut self, id: PlaceId, out: &mut ReplySink) {
         loop {
-            let Some(place) = self.partitions.place(id) else { return };
-            let Some((ticket, held)) = place.held.front().copied() else { return };
-            let standing = place.member.commit_status(ticket);
-            if standing == CommitStatus::Waiting {
+            let Some(replica) = self.partitions.replica(id) else { return };
+            let Some((commit_position, deferred)) = replica.deferred.front().copied() else {
+                return;
+            };
+            let status = replica.member.commit_status(commit_position);
+            if status == CommitStatus::Waiting {
                 return;
             }
-            place.held.pop_front();
-            if standing == CommitStatus::Committed {
-                if let Some(reply) = self.deferred.committed(held) {
+            replica.deferred.pop_front();
+            if status == CommitStatus::Committed {
+                if let Some(reply) = self.deferred.committed(deferred) {
                     self.let_go(reply, out);
                 }
             } else {
-                self.withdraw(held, out);
+                self.withdraw(deferred, out);
             }
         }
     }
@@ -258,9 +260,9 @@ impl ShardService {
 
     /// The partition was lost before it has committed what the reply has seen: this node does not
     /// know whether that lives.
-    pub(super) fn withdraw(&mut self, held: DeferredId, out: &mut ReplySink) {
+    pub(super) fn withdraw(&mut self, deferred: DeferredId, out: &mut ReplySink) {
         let kind = ErrorKind::StaleMap;
-        match self.deferred.withdrawn(held) {
+        match self.deferred.withdrawn(deferred) {
             Some(DeferredReply::Client { conn, id, grants, account, .. }) => {
                 self.close_account(&account);
                 let header = self.reply_header(Some(kind));
@@ -277,17 +279,17 @@ impl ShardService {
         }
     }
 
-    fn report(&mut self, (dataset, partition): PlaceId, target: TargetId, news: MemberChanges) {
+    fn report(&mut self, (dataset, partition): PlaceId, target: TargetId, change: MemberChanges) {
         let Some(map) = &self.map else { return };
         let Some(redundancy) = map.dataset_by_id(dataset).map(|known| known.spec.redundancy) else {
             return;
         };
-        let Some(term) = self.partitions.place((dataset, partition)).map(|p| p.member.term())
+        let Some(term) = self.partitions.replica((dataset, partition)).map(|p| p.member.term())
         else {
             return;
         };
         let epoch = map.epoch();
-        let report = MemberReport { redundancy, partition, term, epoch, target, news };
+        let report = MemberReport { redundancy, partition, term, epoch, target, change };
         // Without room it is lost: the partition says it again until a map shows that it was heard.
         self.shared.membership.reports.add(report);
     }
@@ -298,9 +300,9 @@ impl ShardService {
         let now = SystemClock.monotonic();
         let same = |known: &&DatasetData| known.spec.redundancy == report.redundancy;
         for known in map.datasets().iter().filter(same) {
-            if let Some(place) = self.partitions.mark_ready((known.id, report.partition)) {
+            if let Some(replica) = self.partitions.mark_ready((known.id, report.partition)) {
                 let said = (report.term, report.epoch);
-                place.member.missed_answered(report.target, said, by, now);
+                replica.member.missed_answered(report.target, said, by, now);
             }
         }
     }
@@ -316,9 +318,11 @@ impl ShardService {
         let mut is_ready = true;
         for known in all {
             let other = (known.id, id.1);
-            is_ready &= self.partitions.place(other).is_some() || self.open_for(other, now);
-            is_ready &=
-                self.partitions.place(other).is_some_and(|place| place.member.ready(target, now));
+            is_ready &= self.partitions.replica(other).is_some() || self.open_for(other, now);
+            is_ready &= self
+                .partitions
+                .replica(other)
+                .is_some_and(|replica| replica.member.ready(target, now));
         }
         if is_ready {
             self.report(id, target, MemberChanges::Synced);
@@ -329,8 +333,8 @@ impl ShardService {
     pub(super) fn tick_partitions(&mut self, out: &mut ReplySink) {
         let now = SystemClock.monotonic();
         while let Some(id) = self.partitions.take_timer(now) {
-            if let Some(place) = self.partitions.mark_ready(id) {
-                place.member.tick(now);
+            if let Some(replica) = self.partitions.mark_ready(id) {
+                replica.member.tick(now);
             }
         }
         self.settle(out);

@@ -96,7 +96,7 @@ impl ShardService {
                     let inbox = &self.shared.inboxes[usize::from(shard.get())];
                     let Some(cost) = inbox.reserve(frame.len()) else { continue };
                     let frame = frame.take();
-                    inbox.send(InboxMessage::Posted(PassedFrame { conn, frame, _cost: cost }));
+                    inbox.send(InboxMessage::Frame(PassedFrame { conn, frame, _cost: cost }));
                 }
             }
         }

@@ -180,27 +180,28 @@ impl ShardService {
             ReplyBuilder::new(self.take_buffers(), &header, budget, out.shares_arena(conn));
         let blocks = self.named_blocks(conn, request, budget);
         let term_max = self.shared.revocations.term_max(peer.client, budget.lease_term);
-        let lends_memory = out.shares_arena(conn);
+        let reads_in_place = out.shares_arena(conn);
         let context = context(&request.header, budget, now, term_max);
-        let context = RequestContext { lends_memory, ..context };
+        let context = RequestContext { reads_in_place, ..context };
         let Some(map) = &self.map else { return };
         let grants: &mut dyn BlockGrants = match self.grants.of(conn) {
             Some(grants) if budget.has_blocks => grants,
             _ => &mut NoGrants,
         };
-        let mut course = ApplyContext::new(peer.client, &context, grants, at);
+        let mut apply_context = ApplyContext::new(peer.client, &context, grants, at);
         for operation in &request.operations {
             let known = (slot, &**map);
             let partitions = &mut self.partitions;
-            let outcome = self.submissions.apply_alone(partitions, known, operation, &mut course);
+            let outcome =
+                self.submissions.apply_alone(partitions, known, operation, &mut apply_context);
             builder.outcome(outcome, operation.is_mutation());
         }
-        let ApplyContext { lease_epoch, seen, .. } = course;
+        let ApplyContext { name_space_generation, seen, .. } = apply_context;
         let grants = self.grants.regrant(conn, &blocks);
         self.unlock_exclusive(Some(peer.client));
         self.note_metrics();
         self.account_read(&account, builder.read_len());
-        let buffers = builder.finish(lease_epoch, &grants);
+        let buffers = builder.finish(name_space_generation, &grants);
         if seen.is_empty() {
             self.send(conn, id, buffers, out);
             self.close_account(&account);
@@ -229,16 +230,16 @@ pub(super) const fn context(
     header: &RequestHeader,
     budget: &ReplyBudget,
     now: Duration,
-    lease_term_max: Duration,
+    delegation_term_max: Duration,
 ) -> RequestContext {
     RequestContext {
         answered_below: header.answered_below,
         is_retry: header.is_retry,
-        lease_epoch: header.lease_epoch,
+        name_space_generation: header.name_space_generation,
         body_len_max: budget.share,
         now,
-        lease_term_max,
-        lends_memory: false,
-        promises_leases: false,
+        delegation_term_max,
+        reads_in_place: false,
+        grants_all_delegations: false,
     }
 }

@@ -87,11 +87,11 @@ impl ShardService {
 
     /// Sends the next step of a partition, if its member still needs one.
     fn send_step(&mut self, turn: &ResyncTurn, now: Duration) {
-        let Some(place) = self.partitions.mark_ready(turn.id) else { return };
-        if place.member.resyncing().all(|target| target != turn.target) {
+        let Some(replica) = self.partitions.mark_ready(turn.id) else { return };
+        if replica.member.resyncing().all(|target| target != turn.target) {
             return self.resync.ended(now);
         }
-        let sent = place.member.resync_step(turn.len_max, now);
+        let sent = replica.member.resync_step(turn.len_max, now);
         self.metrics().add(registry::RESYNC_BYTES, sent as u64);
         self.resync.sent(turn, sent, now);
     }

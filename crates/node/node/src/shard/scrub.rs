@@ -72,17 +72,17 @@ impl ShardService {
 
     /// One step of a walk. Returns where the next begins; `None`: the walk has ended.
     fn scrub_on(&mut self, mut walk: ScrubPosition, now: Duration) -> Option<ScrubPosition> {
-        if walk.place.is_none_or(|place| self.partitions.place(place).is_none()) {
+        if walk.place.is_none_or(|place| self.partitions.replica(place).is_none()) {
             walk.enter(self.partitions.place_after(walk.place, walk.dataset)?);
         }
-        let Some((id, place)) =
+        let Some((id, replica)) =
             walk.place.and_then(|id| Some((id, self.partitions.mark_ready(id)?)))
         else {
             return Some(walk);
         };
         let mut next = None;
-        if !place.member.is_led() {
-            match place.member.scrub_step(&walk.key, STEP_LEN, now) {
+        if !replica.member.is_led() {
+            match replica.member.scrub_step(&walk.key, STEP_LEN, now) {
                 Ok(step) => {
                     self.metrics().add(registry::SCRUB_RECORDS, step.records);
                     self.metrics().add(registry::SCRUB_BYTES, step.len);
@@ -133,8 +133,8 @@ impl ShardService {
         let mut record = u64::from(self.id.get()) << 40;
         while let Some(id) = self.partitions.place_after(after, None) {
             after = Some(id);
-            let Some(place) = self.partitions.place(id) else { continue };
-            let partition = place.member.partition_mut();
+            let Some(replica) = self.partitions.replica(id) else { continue };
+            let partition = replica.member.partition_mut();
             let mut keys: Vec<(Box<[u8]>, u64)> = Vec::new();
             let visited = partition.visit_records(&[], &mut |key, meta| {
                 record += 1;

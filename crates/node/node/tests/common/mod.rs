@@ -94,7 +94,7 @@ impl Ended {
 pub struct Answer {
     pub refused: Option<ErrorKind>,
     pub map_epoch: Epoch,
-    pub lease_epoch: Epoch,
+    pub name_space_generation: Epoch,
     pub outcomes: Vec<Ended>,
     pub grants: Vec<BlockRef>,
     /// Some value came by reference into the arena.
@@ -197,7 +197,7 @@ impl Raw {
         RequestHeader {
             dataset,
             map_epoch: self.map.epoch(),
-            lease_epoch: Epoch(u64::MAX),
+            name_space_generation: Epoch(u64::MAX),
             answered_below: Seq(0),
             is_retry: false,
         }
@@ -270,7 +270,7 @@ impl Raw {
         Answer {
             refused: reply.header.refused,
             map_epoch: reply.header.map_epoch,
-            lease_epoch: reply.header.lease_epoch,
+            name_space_generation: reply.header.name_space_generation,
             outcomes,
             grants: reply.grants.to_vec(),
             by_reference: by_reference.get(),

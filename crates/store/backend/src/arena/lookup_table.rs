@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use samite_types::{Epoch, Version, prefetch_to_write};
 use samite_wire::arena::ArenaLayout;
 use samite_wire::lookup::{
-    BUCKET_WORDS, GENERATION_OFFSET, LEASE_OFFSET, LookupSlot, MORE, RecordId, SEQUENCE_OFFSET,
-    SLOT_LEN, VALID_ALWAYS, VALID_OFFSET, index_word, indexed_slot, known_word,
+    BUCKET_WORDS, GENERATION_OFFSET, LookupSlot, MORE, NAME_SPACE_OFFSET, RecordId,
+    SEQUENCE_OFFSET, SLOT_LEN, VALID_ALWAYS, VALID_OFFSET, index_word, indexed_slot, known_word,
 };
 use zerocopy::IntoBytes;
 
@@ -100,10 +100,10 @@ impl LookupTable {
         let part =
             |_| LookupPart { index: zeros(words), owners: zeros(slots), slots: Mutex::default() };
         let parts = (0..layout.shards()).map(part).collect();
-        let board = Self { mapping, layout: *layout, parts, generation: AtomicU32::new(0) };
-        board.wipe();
-        board.set_valid_until(VALID_ALWAYS);
-        board
+        let table = Self { mapping, layout: *layout, parts, generation: AtomicU32::new(0) };
+        table.wipe();
+        table.set_valid_until(VALID_ALWAYS);
+        table
     }
 
     fn place(&self, part: u32, hash: u64) -> LookupPlace<'_> {
@@ -300,7 +300,7 @@ impl LookupTable {
     /// From now on only clients with name-space generation `epoch` or a newer one may use the
     /// table.
     pub(super) fn require_lease(&self, epoch: Epoch) {
-        let offset = self.layout.lookup_offset() as usize + LEASE_OFFSET;
+        let offset = self.layout.lookup_offset() as usize + NAME_SPACE_OFFSET;
         self.mapping.long_word(offset).fetch_max(epoch.get(), Ordering::SeqCst);
     }
 
@@ -339,7 +339,7 @@ mod tests {
 
     use super::*;
 
-    fn board(blocks: u32, shards: usize) -> LookupTable {
+    fn table(blocks: u32, shards: usize) -> LookupTable {
         let layout = ArenaLayout::new(blocks, shards).unwrap();
         LookupTable::new(Arc::new(ArenaMapping::create(&layout).unwrap()), &layout)
     }
@@ -349,8 +349,8 @@ mod tests {
     }
 
     /// The record that a client finds, which knows the shared memory alone.
-    fn found(board: &LookupTable, id: &RecordId<'_>) -> Option<(Version, Vec<u8>)> {
-        let (layout, mapping) = (&board.layout, &board.mapping);
+    fn found(table: &LookupTable, id: &RecordId<'_>) -> Option<(Version, Vec<u8>)> {
+        let (layout, mapping) = (&table.layout, &table.mapping);
         let (part, hash) = (layout.lookup_part(id.partition), id.hash());
         let bucket = layout.lookup_bucket_offset(part, hash);
         (0..BUCKET_WORDS).find_map(|at| {
@@ -361,17 +361,17 @@ mod tests {
             let raw = unsafe { std::slice::from_raw_parts(start.as_ptr(), SLOT_LEN) };
             let slot = LookupSlot::read_from_bytes(raw).unwrap();
             let mut dest = [0; HEAD_LEN];
-            let head = slot.publish(id, board.generation.load(Ordering::Relaxed), &mut dest)?;
+            let head = slot.publish(id, table.generation.load(Ordering::Relaxed), &mut dest)?;
             Some((head.version, dest[..head.len].to_vec()))
         })
     }
 
     /// Whether a client that does not find it has to ask for it.
-    fn may_be_there(board: &LookupTable, id: &RecordId<'_>) -> bool {
-        let (part, hash) = (board.layout.lookup_part(id.partition), id.hash());
-        let bucket = board.layout.lookup_bucket_offset(part, hash);
+    fn may_be_there(table: &LookupTable, id: &RecordId<'_>) -> bool {
+        let (part, hash) = (table.layout.lookup_part(id.partition), id.hash());
+        let bucket = table.layout.lookup_bucket_offset(part, hash);
         (0..BUCKET_WORDS).any(|at| {
-            let word = board.mapping.long_word(bucket + at * size_of::<u64>());
+            let word = table.mapping.long_word(bucket + at * size_of::<u64>());
             may_know(u64::from_le(word.load(Ordering::Acquire)), hash)
         })
     }
@@ -402,7 +402,7 @@ mod tests {
     /// Carries out deeds beside a model. The table shows what was published last and not retracted
     /// since, and a client that is told that there is no record is told so rightly; says how many
     /// records the table has lost by itself, and how often it did not know that there is none.
-    fn lost(board: &LookupTable, numbers: u32, deeds: &[Deed]) -> (usize, usize) {
+    fn lost(table: &LookupTable, numbers: u32, deeds: &[Deed]) -> (usize, usize) {
         let keys: Vec<[u8; 4]> = (0..numbers).map(u32::to_le_bytes).collect();
         let id = |number: &u32| id(*number, &keys[*number as usize]);
         let mut model = HashMap::new();
@@ -413,51 +413,51 @@ mod tests {
                 Deed::Show(number) | Deed::Make(number) => {
                     let id = id(number);
                     if !std::mem::replace(&mut there[*number as usize], true) {
-                        board.insert_name(&id);
+                        table.insert_name(&id);
                     }
                     if matches!(deed, Deed::Show(_)) {
                         let value = [version as u8; HEAD_LEN];
-                        board.publish(&id, Version(version), 500, &value);
-                        assert_eq!(found(board, &id), Some((Version(version), value.to_vec())));
+                        table.publish(&id, Version(version), 500, &value);
+                        assert_eq!(found(table, &id), Some((Version(version), value.to_vec())));
                         model.insert(*number, (Version(version), value.to_vec()));
                     }
                 }
                 Deed::Hide(number) => {
-                    board.retract(&id(number));
+                    table.retract(&id(number));
                     model.remove(number);
                 }
                 Deed::Remove(number) => {
                     if std::mem::replace(&mut there[*number as usize], false) {
-                        board.remove_name(&id(number));
+                        table.remove_name(&id(number));
                     }
                     model.remove(number);
                 }
                 Deed::Expect(number) => {
                     let id = id(number);
-                    let part = board.layout.lookup_part(id.partition);
-                    board.expect(part, id.hash());
-                    board.expect_slot(part, id.hash());
+                    let part = table.layout.lookup_part(id.partition);
+                    table.expect(part, id.hash());
+                    table.expect_slot(part, id.hash());
                 }
                 Deed::Wipe => {
-                    board.wipe();
+                    table.wipe();
                     model.clear();
                 }
             }
             for number in 0..numbers {
-                match found(board, &id(&number)) {
+                match found(table, &id(&number)) {
                     None => lost += usize::from(model.contains_key(&number)),
                     found => assert_eq!(found.as_ref(), model.get(&number), "record {number}"),
                 }
-                match (there[number as usize], may_be_there(board, &id(&number))) {
+                match (there[number as usize], may_be_there(table, &id(&number))) {
                     (true, knows) => assert!(knows, "record {number} is there"),
                     (false, knows) => unsure += usize::from(knows),
                 }
             }
         }
         for number in (0..numbers).filter(|number| there[*number as usize]) {
-            board.remove_name(&id(&number));
+            table.remove_name(&id(&number));
         }
-        let may_be = (0..numbers).filter(|number| may_be_there(board, &id(number)));
+        let may_be = (0..numbers).filter(|number| may_be_there(table, &id(number)));
         assert_eq!(may_be.count(), 0, "nothing is there, and nothing is said of it");
         (lost, unsure)
     }
@@ -469,32 +469,32 @@ mod tests {
         #[test]
         fn what_is_found_is_what_was_shown_last(deeds in deeds(64), shards in 1_usize..4) {
             // 8 slots and 2 buckets for each shard.
-            lost(&board(1, shards), 64, &deeds);
+            lost(&table(1, shards), 64, &deeds);
         }
 
         /// While there is room, everything is found.
         #[test]
         fn nothing_is_lost_while_there_is_room(deeds in deeds(40)) {
-            let board = board(64, 1);
-            prop_assert_eq!(board.layout.lookup_part_slots(), 1024);
-            prop_assert_eq!(lost(&board, 40, &deeds), (0, 0));
+            let table = table(64, 1);
+            prop_assert_eq!(table.layout.lookup_part_slots(), 1024);
+            prop_assert_eq!(lost(&table, 40, &deeds), (0, 0));
         }
     }
 
     #[test]
     fn slots_are_used_in_order_and_again() {
-        let board = board(64, 1);
+        let table = table(64, 1);
         let keys: Vec<[u8; 4]> = (0..100_u32).map(u32::to_le_bytes).collect();
         let show = |number: u32| {
-            board.insert_name(&id(number, &keys[number as usize]));
-            board.publish(&id(number, &keys[number as usize]), Version(1), 500, &[1; HEAD_LEN]);
+            table.insert_name(&id(number, &keys[number as usize]));
+            table.publish(&id(number, &keys[number as usize]), Version(1), 500, &[1; HEAD_LEN]);
         };
         (0..50).for_each(show);
-        assert_eq!(board.slots(0).next(1024), 50);
+        assert_eq!(table.slots(0).next(1024), 50);
         let seventh = id(7, &keys[7]);
-        board.retract(&seventh);
-        assert_eq!(board.slots(0).next(1024), 7);
+        table.retract(&seventh);
+        assert_eq!(table.slots(0).next(1024), 7);
         (50..100).for_each(show);
-        assert_eq!(board.slots(0).next(1024), 99);
+        assert_eq!(table.slots(0).next(1024), 99);
     }
 }

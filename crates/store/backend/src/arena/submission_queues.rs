@@ -11,10 +11,10 @@ use rustix::thread::futex;
 use samite_types::{ClientId, Epoch};
 use samite_wire::arena::ArenaLayout;
 use samite_wire::submission::{
-    BOX_LEN, BOXES, HOLD_OFFSET, LANE_BOXES, LANES, LockWord, LockWordState, NODE_CORE_OFFSET,
-    OPEN_OFFSET, QueueWaiter, REQUEST_OFFSET, RawSlotHeader, SlotContents, WHOM_OFFSET,
-    lock_word_of, lock_word_offset, owner_offset, pending_bit, pending_offset, queue_of,
-    queue_offset, slot_offset,
+    LockWord, LockWordState, NODE_CORE_OFFSET, OPEN_OFFSET, QUEUE_SLOT_LEN, QUEUE_SLOTS, QUEUES,
+    QueueWaiter, REFERENCE_OFFSET, REQUEST_OFFSET, RawSlotHeader, SOLE_CLIENT_OFFSET, SlotContents,
+    TABLE_SLOTS, lock_word_of, lock_word_offset, owner_offset, pending_bit, pending_offset,
+    queue_of, queue_offset, slot_offset,
 };
 use smallvec::SmallVec;
 
@@ -22,18 +22,18 @@ use super::lookup_table::LookupTable;
 use super::mapping::ArenaMapping;
 
 /// How often the node tries to lock a record lock word that clients claim and free meanwhile.
-const BARS_TRIED: u32 = 64;
+const LOCK_TRIES_MAX: u32 = 64;
 
 /// Bytes of a slot that are mostly used.
 const EXPECTED_LEN: usize = 320;
 
 /// After so many entries the node looks whether a client waits for one of their slots: that look
 /// waits until all cores know that they are free.
-const POSTS_PER_LOOK: u32 = 8;
+const SUBMISSIONS_PER_LOOK: u32 = 8;
 
 /// So many entries of a queue can wait for the waiters on the node's core: about as many come
 /// meanwhile, and as many again can wait.
-const PENDING_MOST: u32 = LANE_BOXES as u32 / 4;
+const PENDING_MOST: u32 = QUEUE_SLOTS as u32 / 4;
 
 /// The tables, as their node works on them.
 pub(super) struct SubmissionQueues {
@@ -73,19 +73,19 @@ fn this_core() -> u16 {
 /// A submission-queue entry: a copy of its slot.
 #[derive(Clone, Debug)]
 pub struct SubmissionEntry {
-    raw: [u8; BOX_LEN],
+    raw: [u8; QUEUE_SLOT_LEN],
     hash: u64,
     number: usize,
     /// Its record lock word stays locked when it was carried out: the node is about to change the
     /// record for another client.
-    stays_barred: bool,
+    stays_locked: bool,
 }
 
 /// Why clients cannot submit changes of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LockConflict {
     /// Its record lock word is locked, and is to be [freed](SubmissionQueues::unlock_exclusive).
-    Claim(usize),
+    Word(usize),
     /// Its record lock word was locked before.
     Before,
     /// The whole table is closed, and is to be [opened](SubmissionQueues::open) again.
@@ -103,7 +103,7 @@ pub enum LockTurn {
 }
 
 impl SubmissionEntry {
-    const EMPTY: Self = Self { raw: [0; BOX_LEN], hash: 0, number: 0, stays_barred: false };
+    const EMPTY: Self = Self { raw: [0; QUEUE_SLOT_LEN], hash: 0, number: 0, stays_locked: false };
 
     /// The content of the slot; `None`: it makes no sense.
     #[must_use]
@@ -116,7 +116,7 @@ impl SubmissionQueues {
     pub(super) fn new(mapping: Arc<ArenaMapping>, layout: &ArenaLayout) -> Self {
         let zeros = |count| (0..count).map(|_| AtomicU32::new(0)).collect();
         let shards = layout.shards();
-        Self { mapping, layout: *layout, next: zeros(shards * LANES), looked_at: zeros(shards) }
+        Self { mapping, layout: *layout, next: zeros(shards * QUEUES), looked_at: zeros(shards) }
     }
 
     fn word(&self, part: u32, offset: usize) -> &AtomicU64 {
@@ -124,14 +124,14 @@ impl SubmissionQueues {
     }
 
     /// The pending bits of a queue.
-    fn bits(&self, part: u32, lane: usize) -> &AtomicU64 {
-        self.word(part, pending_offset(lane))
+    fn bits(&self, part: u32, queue: usize) -> &AtomicU64 {
+        self.word(part, pending_offset(queue))
     }
 
     /// Clients that serve by this map may submit from now on, or only one of them. Until now nobody
     /// might, or the same.
     pub(super) fn open(&self, part: u32, epoch: Epoch, only: Option<ClientId>) {
-        self.word(part, WHOM_OFFSET).store(only.map_or(0, ClientId::get), Ordering::SeqCst);
+        self.word(part, SOLE_CLIENT_OFFSET).store(only.map_or(0, ClientId::get), Ordering::SeqCst);
         self.word(part, OPEN_OFFSET).store(epoch.get(), Ordering::SeqCst);
     }
 
@@ -145,14 +145,14 @@ impl SubmissionQueues {
 
     /// Whether anything may be pending.
     pub(super) fn is_pending(&self, part: u32) -> bool {
-        (0..LANES).any(|lane| self.bits(part, lane).load(Ordering::Acquire) != 0)
+        (0..QUEUES).any(|queue| self.bits(part, queue).load(Ordering::Acquire) != 0)
     }
 
     /// Whether more is pending in some queue than its client can go on with while others have their
     /// turn.
     pub(super) fn is_behind(&self, part: u32) -> bool {
-        let pending = |lane: usize| self.bits(part, lane).load(Ordering::Relaxed).count_ones();
-        (0..LANES).any(|lane| pending(lane) > PENDING_MOST)
+        let pending = |queue: usize| self.bits(part, queue).load(Ordering::Relaxed).count_ones();
+        (0..QUEUES).any(|queue| pending(queue) > PENDING_MOST)
     }
 
     /// Gives `visit` all entries that were submitted before this call, each twice: before the one
@@ -163,31 +163,31 @@ impl SubmissionQueues {
     pub(super) fn take_pending(
         &self,
         part: u32,
-        board: &LookupTable,
+        table: &LookupTable,
         mut visit: impl FnMut(LockTurn, &SubmissionEntry),
     ) {
-        let mut posts = [SubmissionEntry::EMPTY; 2];
+        let mut entries = [SubmissionEntry::EMPTY; 2];
         let (mut last, mut is_waiting) = (0, false);
         let mut carried_out = 0;
-        let lanes = self.lanes_in_order(part);
-        for lane in &lanes {
+        let queues = self.queues_in_order(part);
+        for queue in &queues {
             // First the bits: a client that claims a slot anew sets its bit again.
-            let mut bits = self.bits(part, *lane).swap(0, Ordering::SeqCst);
-            let next = &self.next[part as usize * LANES + lane];
+            let mut bits = self.bits(part, *queue).swap(0, Ordering::SeqCst);
+            let next = &self.next[part as usize * QUEUES + queue];
             while let Some(within) = first_from(bits, next.load(Ordering::Relaxed)) {
-                let number = lane * LANE_BOXES + within as usize;
+                let number = queue * QUEUE_SLOTS + within as usize;
                 bits &= !pending_bit(number);
                 next.store((within + 1) % u64::BITS, Ordering::Relaxed);
-                self.expect(part, board, *lane, (bits, within));
-                let next = &mut posts[1 - last];
+                self.expect(part, table, *queue, (bits, within));
+                let next = &mut entries[1 - last];
                 if self.pending(part, number, next) {
-                    board.expect_slot(part, next.hash);
+                    table.expect_slot(part, next.hash);
                     visit(LockTurn::Before, next);
                     if is_waiting {
-                        visit(LockTurn::Now, &posts[last]);
+                        visit(LockTurn::Now, &entries[last]);
                         carried_out += 1;
-                        if carried_out % POSTS_PER_LOOK == 0 {
-                            self.wake_elsewhere(part, queue_of(posts[last].number));
+                        if carried_out % SUBMISSIONS_PER_LOOK == 0 {
+                            self.wake_elsewhere(part, queue_of(entries[last].number));
                         }
                     }
                     (last, is_waiting) = (1 - last, true);
@@ -195,31 +195,31 @@ impl SubmissionQueues {
             }
         }
         if is_waiting {
-            visit(LockTurn::Now, &posts[last]);
+            visit(LockTurn::Now, &entries[last]);
         }
-        for lane in lanes {
-            self.wake_elsewhere(part, lane);
+        for queue in queues {
+            self.wake_elsewhere(part, queue);
         }
     }
 
     /// Queues in which anything may be pending. First those whose clients wait on another core,
     /// where they can go on beside this thread; last those whose clients can go on when it has
     /// nothing more to do.
-    fn lanes_in_order(&self, part: u32) -> SmallVec<[usize; LANES]> {
-        let bits = |lane: usize| self.bits(part, lane).load(Ordering::Acquire);
-        let mut lanes: SmallVec<_> = (0..LANES).filter(|lane| bits(*lane) != 0).collect();
-        let all = lanes.iter().fold(0, |all, lane| all | 1_u32 << lane);
+    fn queues_in_order(&self, part: u32) -> SmallVec<[usize; QUEUES]> {
+        let bits = |queue: usize| self.bits(part, queue).load(Ordering::Acquire);
+        let mut queues: SmallVec<_> = (0..QUEUES).filter(|queue| bits(*queue) != 0).collect();
+        let all = queues.iter().fold(0, |all, queue| all | 1_u32 << queue);
         self.looked_at[part as usize].fetch_or(all, Ordering::Relaxed);
         let here = this_core();
         self.say_core(part, here);
-        if lanes.len() > 1 {
-            lanes.sort_by_key(|lane| match self.waiter(part, *lane) {
+        if queues.len() > 1 {
+            queues.sort_by_key(|queue| match self.waiter(part, *queue) {
                 Some(waiter) if waiter.core == here => 2,
                 Some(_) => 0,
                 None => 1,
             });
         }
-        lanes
+        queues
     }
 
     /// Says on which core entries are carried out.
@@ -233,32 +233,32 @@ impl SubmissionQueues {
 
     /// Prefetch: the first slots of these bits after the one at `within` will be looked at next. A
     /// client has written to them, and to their record lock words, on another core.
-    fn expect(&self, part: u32, board: &LookupTable, lane: usize, (bits, within): (u64, u32)) {
+    fn expect(&self, part: u32, table: &LookupTable, queue: usize, (bits, within): (u64, u32)) {
         let start = self.layout.submissions_offset(part);
         let Some(next) = first_from(bits, within) else { return };
-        let box_of = |within: u32| lane * LANE_BOXES + within as usize;
-        if let Some(label) = self.header(part, box_of(next)).checked() {
+        let slot_of = |within: u32| queue * QUEUE_SLOTS + within as usize;
+        if let Some(label) = self.header(part, slot_of(next)).checked() {
             self.mapping
                 .prefetch_to_write(start + lock_word_offset(label.lock_word()), size_of::<u64>());
-            board.expect(part, label.hash);
+            table.expect(part, label.hash);
         }
-        if let Some(next_but_one) = first_from(bits & !(1 << next), next).map(box_of) {
+        if let Some(next_but_one) = first_from(bits & !(1 << next), next).map(slot_of) {
             self.mapping.prefetch(start + slot_offset(next_but_one), EXPECTED_LEN);
             self.mapping.prefetch_to_write(start + owner_offset(next_but_one), size_of::<u64>());
         }
     }
 
     /// Copies the entry of a slot whose bit was taken, if there is one.
-    fn pending(&self, part: u32, number: usize, post: &mut SubmissionEntry) -> bool {
+    fn pending(&self, part: u32, number: usize, entry: &mut SubmissionEntry) -> bool {
         let Some(label) = self.header(part, number).checked() else { return false };
-        let claim = self.word(part, lock_word_offset(label.lock_word())).load(Ordering::SeqCst);
-        let Some(found) = LockWord::read(claim) else { return false };
+        let lock_word = self.word(part, lock_word_offset(label.lock_word())).load(Ordering::SeqCst);
+        let Some(found) = LockWord::read(lock_word) else { return false };
         match found.state {
             _ if found.number != number => false,
             // Only now it is known that no client was writing to the slot.
             LockWordState::Posted => {
-                (post.hash, post.number) = (label.hash, number);
-                self.copy(part, number, &mut post.raw);
+                (entry.hash, entry.number) = (label.hash, number);
+                self.copy(part, number, &mut entry.raw);
                 true
             }
             LockWordState::Claimed => {
@@ -278,7 +278,7 @@ impl SubmissionQueues {
     }
 
     /// Copies a slot that is submitted.
-    fn copy(&self, part: u32, number: usize, raw: &mut [u8; BOX_LEN]) {
+    fn copy(&self, part: u32, number: usize, raw: &mut [u8; QUEUE_SLOT_LEN]) {
         let len = self.header(part, number).checked().map_or(0, |label| label.len());
         self.copy_out(part, slot_offset(number), &mut raw[..REQUEST_OFFSET + len]);
     }
@@ -294,28 +294,29 @@ impl SubmissionQueues {
 
     /// It is about to be carried out, and takes an open reference under `token`. Returns whether
     /// that is still wanted: from then on it ends as any other.
-    pub(super) fn keeps_reference(&self, part: u32, post: &SubmissionEntry, token: u64) -> bool {
-        let word = self.word(part, slot_offset(post.number) + HOLD_OFFSET);
+    pub(super) fn keeps_reference(&self, part: u32, entry: &SubmissionEntry, token: u64) -> bool {
+        let word = self.word(part, slot_offset(entry.number) + REFERENCE_OFFSET);
         token != 0 && word.compare_exchange(token, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// It was carried out.
-    pub(super) fn done(&self, part: u32, post: &SubmissionEntry) {
+    pub(super) fn done(&self, part: u32, entry: &SubmissionEntry) {
         // Only the node changes a lock word that says submitted.
-        let claim = if post.stays_barred { LockWord::BARRED.word() } else { 0 };
-        self.word(part, lock_word_offset(lock_word_of(post.hash))).store(claim, Ordering::Release);
-        self.word(part, owner_offset(post.number)).store(0, Ordering::Release);
+        let lock_word = if entry.stays_locked { LockWord::LOCKED.word() } else { 0 };
+        self.word(part, lock_word_offset(lock_word_of(entry.hash)))
+            .store(lock_word, Ordering::Release);
+        self.word(part, owner_offset(entry.number)).store(0, Ordering::Release);
     }
 
     /// Wakes the client that waits on another core for a slot of a queue that is free now.
-    fn wake_elsewhere(&self, part: u32, lane: usize) {
+    fn wake_elsewhere(&self, part: u32, queue: usize) {
         // A waiter says so before it looks at the slot again.
         fence(Ordering::SeqCst);
-        if let Some(waiter) = self.waiter(part, lane)
+        if let Some(waiter) = self.waiter(part, queue)
             && waiter.core != this_core()
             && self.is_free(part, waiter.number)
         {
-            self.wake(part, lane);
+            self.wake(part, queue);
         }
     }
 
@@ -323,16 +324,16 @@ impl SubmissionQueues {
         self.word(part, owner_offset(number)).load(Ordering::SeqCst) == 0
     }
 
-    fn lane(&self, part: u32, lane: usize) -> &AtomicU32 {
-        self.mapping.word(self.layout.submissions_offset(part) + queue_offset(lane))
+    fn waiter_word(&self, part: u32, queue: usize) -> &AtomicU32 {
+        self.mapping.word(self.layout.submissions_offset(part) + queue_offset(queue))
     }
 
-    fn waiter(&self, part: u32, lane: usize) -> Option<QueueWaiter> {
-        QueueWaiter::read(self.lane(part, lane).load(Ordering::SeqCst))
+    fn waiter(&self, part: u32, queue: usize) -> Option<QueueWaiter> {
+        QueueWaiter::read(self.waiter_word(part, queue).load(Ordering::SeqCst))
     }
 
-    fn wake(&self, part: u32, lane: usize) {
-        let word = self.lane(part, lane);
+    fn wake(&self, part: u32, queue: usize) {
+        let word = self.waiter_word(part, queue);
         word.store(0, Ordering::Relaxed);
         let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
     }
@@ -341,11 +342,11 @@ impl SubmissionQueues {
     /// thread's core.
     pub(super) fn wake_core_waiters(&self, part: u32) -> CoreWaiters {
         let mut near = 0;
-        for lane in 0..LANES {
-            let Some(waiter) = self.waiter(part, lane) else { continue };
+        for queue in 0..QUEUES {
+            let Some(waiter) = self.waiter(part, queue) else { continue };
             if self.is_free(part, waiter.number) {
-                near |= u32::from(waiter.core == this_core()) << lane;
-                self.wake(part, lane);
+                near |= u32::from(waiter.core == this_core()) << queue;
+                self.wake(part, queue);
             }
         }
         if near == 0 {
@@ -364,36 +365,36 @@ impl SubmissionQueues {
         hash: u64,
         visit: impl FnMut(&SubmissionEntry),
     ) -> LockConflict {
-        self.bar_beside(part, hash, visit, || {})
+        self.lock_beside(part, hash, visit, || {})
     }
 
     /// As [`SubmissionQueues::lock_exclusive`]; `beside` is what others do between each look at the
     /// lock word and the exchange.
-    fn bar_beside(
+    fn lock_beside(
         &self,
         part: u32,
         hash: u64,
         mut visit: impl FnMut(&SubmissionEntry),
         mut beside: impl FnMut(),
     ) -> LockConflict {
-        let claim = lock_word_of(hash);
-        let word = self.word(part, lock_word_offset(claim));
-        for _ in 0..BARS_TRIED {
+        let lock_word = lock_word_of(hash);
+        let word = self.word(part, lock_word_offset(lock_word));
+        for _ in 0..LOCK_TRIES_MAX {
             let raw = word.load(Ordering::SeqCst);
             match LockWord::read(raw) {
                 Some(LockWord { state: LockWordState::Barred, .. }) => return LockConflict::Before,
                 Some(LockWord { state: LockWordState::Posted, number, .. }) => {
-                    self.take_posted(part, (hash, number), true, &mut visit);
-                    return LockConflict::Claim(claim);
+                    self.take_submitted(part, (hash, number), true, &mut visit);
+                    return LockConflict::Word(lock_word);
                 }
                 None | Some(LockWord { state: LockWordState::Claimed, .. }) => {
                     beside();
                     // A client that claims it after that looks at the look-up table after the
                     // record was changed.
                     let (success, failure) = (Ordering::SeqCst, Ordering::SeqCst);
-                    let barred = LockWord::BARRED.word();
-                    if word.compare_exchange(raw, barred, success, failure).is_ok() {
-                        return LockConflict::Claim(claim);
+                    let locked = LockWord::LOCKED.word();
+                    if word.compare_exchange(raw, locked, success, failure).is_ok() {
+                        return LockConflict::Word(lock_word);
                     }
                 }
             }
@@ -404,33 +405,33 @@ impl SubmissionQueues {
         self.close(part);
         let found = LockWord::read(word.load(Ordering::SeqCst));
         if let Some(LockWord { state: LockWordState::Posted, number, .. }) = found {
-            self.take_posted(part, (hash, number), false, &mut visit);
+            self.take_submitted(part, (hash, number), false, &mut visit);
         }
         LockConflict::Table
     }
 
     /// Has the entry in a slot carried out, and its lock word locked from then on, or free.
-    fn take_posted(
+    fn take_submitted(
         &self,
         part: u32,
         (hash, number): (u64, usize),
-        stays_barred: bool,
+        stays_locked: bool,
         visit: &mut impl FnMut(&SubmissionEntry),
     ) {
-        let mut post = SubmissionEntry { hash, number, stays_barred, ..SubmissionEntry::EMPTY };
-        self.copy(part, number, &mut post.raw);
-        visit(&post);
+        let mut entry = SubmissionEntry { hash, number, stays_locked, ..SubmissionEntry::EMPTY };
+        self.copy(part, number, &mut entry.raw);
+        visit(&entry);
         self.wake_elsewhere(part, queue_of(number));
     }
 
     /// Frees a record lock word that was locked: the record is changed.
-    pub(super) fn unlock_exclusive(&self, part: u32, claim: usize) {
-        self.word(part, lock_word_offset(claim)).store(0, Ordering::Release);
+    pub(super) fn unlock_exclusive(&self, part: u32, lock_word: usize) {
+        self.word(part, lock_word_offset(lock_word)).store(0, Ordering::Release);
     }
 
     /// Revokes the claimed lock words for slots of these owners.
     fn revoke(&self, part: u32, is_meant: impl Fn(u64) -> bool) {
-        for number in 0..BOXES {
+        for number in 0..TABLE_SLOTS {
             if !is_meant(self.word(part, owner_offset(number)).load(Ordering::Acquire)) {
                 continue;
             }
@@ -450,7 +451,7 @@ impl SubmissionQueues {
     /// Frees slots and lock words that a client that is gone has claimed, and not submitted.
     pub(super) fn drop_client(&self, part: u32, client: ClientId) {
         self.revoke(part, |owner| owner == client.get());
-        for number in 0..BOXES {
+        for number in 0..TABLE_SLOTS {
             let word = self.word(part, owner_offset(number));
             if word.load(Ordering::Acquire) == client.get() {
                 word.store(0, Ordering::Release);

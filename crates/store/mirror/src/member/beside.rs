@@ -53,14 +53,14 @@ impl MirroredPartition {
             answered_below: Seq(0),
             is_retry: false,
             // No partition asks for more than this name-space generation.
-            lease_epoch: Epoch(u64::MAX),
+            name_space_generation: Epoch(u64::MAX),
             operation,
         };
         self.record(event, outcome, Vec::new(), now);
     }
 
     /// The first delegation that is granted is written down: the next primary waits for it.
-    pub(super) fn write_lending(
+    pub(super) fn note_delegations(
         &mut self,
         operation: &Operation<'_>,
         outcome: &AppliedOutcome,
@@ -68,16 +68,16 @@ impl MirroredPartition {
     ) {
         let AppliedOutcome::Done(outputs) = outcome else { return };
         let mut pairs = operation.actions.iter().zip(outputs);
-        let lends =
+        let grants_delegations =
             pairs.any(|pair| matches!(pair, (Action::Lease { .. }, ActionOutput::Number(1..))));
-        if !lends {
+        if !grants_delegations {
             return;
         }
         if let MemberRole::Primary(primary) = &mut self.role {
-            primary.lends = true;
+            primary.grants_delegations = true;
         }
-        if !self.lends {
-            self.lends = true;
+        if !self.grants_delegations {
+            self.grants_delegations = true;
             self.record(EntryEvent::Lending { on: true }, 0, Vec::new(), now);
         }
     }
@@ -88,9 +88,9 @@ impl MirroredPartition {
         if !self.is_primary() {
             return;
         }
-        let marks = self.partition.stamps();
+        let stamps = self.partition.stamps();
         self.partition.drop_client(client);
-        if self.partition.stamps() != marks {
+        if self.partition.stamps() != stamps {
             self.record(EntryEvent::Gone { client }, 0, Vec::new(), now);
         }
     }

@@ -43,11 +43,11 @@ impl MirroredPartition {
         }
         self.term = view.term;
         let before = match &self.role {
-            MemberRole::Elect(elect) => Some(&**elect),
+            MemberRole::CatchingUp(catching_up) => Some(&**catching_up),
             _ => None,
         };
-        let elect = CatchingUpPrimary::new(view, before, now);
-        self.role = MemberRole::Elect(Box::new(elect));
+        let catching_up = CatchingUpPrimary::new(view, before, now);
+        self.role = MemberRole::CatchingUp(Box::new(catching_up));
         self.partition.set_follows(true);
         self.give_up_reads();
         self.tick_catching_up(now);
@@ -56,8 +56,8 @@ impl MirroredPartition {
 
     /// Begins to decide, if there is nothing to be taken over any more.
     fn take_office(&mut self, now: Duration) {
-        let MemberRole::Elect(elect) = &self.role else { return };
-        if let Some((view, ends)) = elect.settled(self.at.position) {
+        let MemberRole::CatchingUp(catching_up) = &self.role else { return };
+        if let Some((view, ends)) = catching_up.settled(self.at.position) {
             self.lead(&view, &ends, now); // I5
         }
     }
@@ -65,29 +65,29 @@ impl MirroredPartition {
     /// Asks the members again that have not answered, and reports those that do not answer at all.
     pub(super) fn tick_catching_up(&mut self, now: Duration) {
         let (have, envelope) = (self.at.position, self.envelope(TargetId(0)));
-        let MemberRole::Elect(elect) = &mut self.role else { return };
-        let tasks = elect.due(self.me, have, &self.times, now);
+        let MemberRole::CatchingUp(catching_up) = &mut self.role else { return };
+        let tasks = catching_up.due(self.me, have, &self.times, now);
         for to in tasks.asked {
             let envelope = PeerEnvelope { to, ..envelope };
             self.effects.send(PeerPacket::new(&envelope, &PeerMessage::AskTail { have }));
         }
         for (target, kind) in tasks.missed {
-            self.effects.news(MirrorEffect::Missed { target, kind });
+            self.effects.report(MirrorEffect::Missed { target, kind });
         }
     }
 
     /// When [`MirroredPartition::tick_catching_up`] has something to do.
     pub(super) fn next_catching_up(&self) -> Option<Duration> {
-        let MemberRole::Elect(elect) = &self.role else { return None };
-        elect.next(self.at.position, self.times.report_again)
+        let MemberRole::CatchingUp(catching_up) = &self.role else { return None };
+        catching_up.next(self.at.position, self.times.report_again)
     }
 
     /// A member that was named cannot be told anything for now: it is reported at once.
     pub(super) fn unheard(&mut self, target: TargetId, now: Duration) {
         let (here, again) = (self.at.position, self.times.report_again);
-        let MemberRole::Elect(elect) = &mut self.role else { return };
-        if elect.unheard(target, here, (now, again)) {
-            self.effects.news(MirrorEffect::Missed { target, kind: ErrorKind::Unavailable });
+        let MemberRole::CatchingUp(catching_up) = &mut self.role else { return };
+        if catching_up.unheard(target, here, (now, again)) {
+            self.effects.report(MirrorEffect::Missed { target, kind: ErrorKind::Unavailable });
         }
     }
 
@@ -115,17 +115,17 @@ impl MirroredPartition {
         entry: &PartitionLogEntry<'_>,
         now: Duration,
     ) {
-        let MemberRole::Elect(elect) = &mut self.role else { return };
+        let MemberRole::CatchingUp(catching_up) = &mut self.role else { return };
         // It comes twice, or others are missing before it.
-        if entry.before != self.at || elect.has_failed() {
+        if entry.before != self.at || catching_up.has_failed() {
             return;
         }
-        elect.heard(from, now);
+        catching_up.heard(from, now);
         let stepped = self.step(entry, now);
         if stepped.is_err() {
             self.become_unfit();
-            if let MemberRole::Elect(elect) = &mut self.role {
-                elect.fail(now, self.times.report_again);
+            if let MemberRole::CatchingUp(catching_up) = &mut self.role {
+                catching_up.fail(now, self.times.report_again);
             }
             return self.tick_catching_up(now);
         }
@@ -141,8 +141,8 @@ impl MirroredPartition {
     /// The entries that another member can give end there.
     pub(super) fn tail_ends(&mut self, from: TargetId, upto: Position, now: Duration) {
         let here = self.at.position;
-        let MemberRole::Elect(elect) = &mut self.role else { return };
-        if elect.tail_ends(from, upto, (here, now)) {
+        let MemberRole::CatchingUp(catching_up) = &mut self.role else { return };
+        if catching_up.tail_ends(from, upto, (here, now)) {
             self.tick_catching_up(now);
             self.take_office(now);
         }

@@ -68,7 +68,7 @@ impl MirroredPartition {
     /// Appends all that this is beside its records: where its log stands, and the partition's
     /// state.
     pub fn export(&self, out: &mut Vec<u8>) {
-        member_state::export(&self.partition, self.at, self.lends, out);
+        member_state::export(&self.partition, self.at, self.grants_delegations, out);
     }
 
     /// Takes over the output of [`MirroredPartition::export`], beside the records as they are: from
@@ -77,7 +77,7 @@ impl MirroredPartition {
     /// # Errors
     /// `Corrupt`: it wrote something else; nothing is changed.
     pub fn import(&mut self, state: &[u8]) -> samite_types::Result<()> {
-        (self.at, self.lends) = member_state::import(&mut self.partition, state)?;
+        (self.at, self.grants_delegations) = member_state::import(&mut self.partition, state)?;
         self.is_fit = true;
         self.is_doubtful = false;
         if let Some(logged) = &mut self.logged {

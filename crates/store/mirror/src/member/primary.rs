@@ -30,7 +30,7 @@ impl MirroredPartition {
     pub(super) fn lead(&mut self, view: &GroupView, ends: &[(TargetId, Position)], now: Duration) {
         let is_new = !self.is_primary();
         if is_new {
-            self.reign += 1;
+            self.reign_number += 1;
             self.sink = None;
             self.is_fit = true;
             self.partition.set_follows(false);
@@ -38,7 +38,7 @@ impl MirroredPartition {
             if self.log.last() != Some(self.at.position) {
                 self.log.clear();
             }
-            let quiet_until = self.lends.then(|| now + self.times.record_lease_max);
+            let quiet_until = self.grants_delegations.then(|| now + self.times.delegation_term_max);
             let primary = PrimaryState { quiet_until, questions: 1, ..PrimaryState::default() };
             self.role = MemberRole::Primary(Box::new(primary));
             self.give_up_reads();
@@ -59,10 +59,10 @@ impl MirroredPartition {
 
     fn see_members(&mut self, view: &GroupView, now: Duration) {
         let here = self.at.position;
-        let live_until = self.partition.leases().live_until();
+        let live_until = self.partition.delegations().live_until();
         let MemberRole::Primary(primary) = &mut self.role else { return };
         if primary.is_plain && self.is_group {
-            primary.long_leases_until = live_until;
+            primary.long_delegations_until = live_until;
         }
         let is_required = |peer: &&GroupPeer| peer.is_required;
         let required: SmallVec<[TargetId; 4]> =
@@ -132,7 +132,7 @@ impl MirroredPartition {
     pub fn commit_position(&self) -> Option<CommitPosition> {
         match &self.role {
             MemberRole::Primary(primary) if primary.committed < self.at.position => {
-                Some(CommitPosition { reign: self.reign, position: self.at.position })
+                Some(CommitPosition { reign_number: self.reign_number, position: self.at.position })
             }
             _ => None,
         }
@@ -144,7 +144,8 @@ impl MirroredPartition {
     pub fn ready(&mut self, target: TargetId, now: Duration) -> bool {
         let epoch = self.epoch;
         let MemberRole::Primary(primary) = &mut self.role else { return false };
-        let (committed, long_leases_until) = (primary.committed, primary.long_leases_until);
+        let (committed, long_delegations_until) =
+            (primary.committed, primary.long_delegations_until);
         let Some(peer) = primary.peers.iter_mut().find(|peer| peer.target == target) else {
             return false;
         };
@@ -152,7 +153,7 @@ impl MirroredPartition {
             return true;
         }
         let is_ready = peer.is_unknown_to_be_synced(committed) && !peer.is_failing;
-        if !is_ready || now < long_leases_until {
+        if !is_ready || now < long_delegations_until {
             return false;
         }
         peer.promise(epoch);
@@ -178,9 +179,9 @@ impl MirroredPartition {
         let waits = self.waits();
         let is_settled = !waits || !changes && self.commit_position().is_none();
         self.partition.set_shows(is_settled);
-        let lease_term_max = context.lease_term_max.min(self.times.record_lease_max);
-        let context = RequestContext { lease_term_max, ..*context };
-        let marks = self.partition.stamps();
+        let delegation_term_max = context.delegation_term_max.min(self.times.delegation_term_max);
+        let context = RequestContext { delegation_term_max, ..*context };
+        let stamps = self.partition.stamps();
         let funds = self.funds(at.now);
         self.partition.set_funds(funds);
         let mut copies = GrantCopies::new(grants, operation);
@@ -191,16 +192,16 @@ impl MirroredPartition {
         let taken = copies.taken;
         let outcome = self.unless_damaged(outcome, at.now);
         let after = self.partition.stamps();
-        if after != marks {
-            if after.version != marks.version {
+        if after != stamps {
+            if after.version != stamps.version {
                 self.write_change(client, &context, operation, &outcome, taken, at.now);
-            } else if after.refusals != marks.refusals {
+            } else if after.refusals != stamps.refusals {
                 self.write_refusal(client, &context, operation, &outcome, at.now);
             } else {
                 self.write_references(client, operation, &outcome, at.now);
             }
         }
-        self.write_lending(operation, &outcome, at.now);
+        self.note_delegations(operation, &outcome, at.now);
         (outcome, if self.rules.replies_early { None } else { self.commit_position() })
     }
 
@@ -247,7 +248,7 @@ impl MirroredPartition {
             client,
             answered_below: context.answered_below,
             is_retry: context.is_retry,
-            lease_epoch: context.lease_epoch,
+            name_space_generation: context.name_space_generation,
             operation: operation.clone(),
         };
         self.record(event, digest::of_outcome(operation, outputs), payload, now);
@@ -478,7 +479,7 @@ impl MirroredPartition {
             if drops {
                 peer.let_go(now);
             }
-            self.effects.news(MirrorEffect::Missed { target, kind });
+            self.effects.report(MirrorEffect::Missed { target, kind });
         }
         self.advance();
     }
@@ -536,8 +537,8 @@ impl MirroredPartition {
             return;
         }
         primary.quiet_until = None;
-        if !primary.lends && !self.log.is_full() {
-            self.lends = false;
+        if !primary.grants_delegations && !self.log.is_full() {
+            self.grants_delegations = false;
             self.record(EntryEvent::Lending { on: false }, 0, Vec::new(), now);
         }
     }

@@ -95,13 +95,13 @@ impl MirroredPartition {
         if !follows {
             return (refused(ErrorKind::StaleMap), None);
         }
-        let is_lent = self.reads.has_lease(self.term, at.now) || self.rules.reads_forever;
+        let is_granted = self.reads.has_lease(self.term, at.now) || self.rules.reads_forever;
         let waits = self.at.position > self.reads.committed(self.term);
         // In time for the next.
-        if !is_lent || waits || !self.reads.lasts(at.now + self.times.read_lease / 2) {
+        if !is_granted || waits || !self.reads.lasts(at.now + self.times.read_lease / 2) {
             self.ask_reads(at.now);
         }
-        if !is_lent {
+        if !is_granted {
             return (refused(ErrorKind::StaleMap), None);
         }
         self.partition.set_shows(false);
@@ -111,7 +111,10 @@ impl MirroredPartition {
             return (outcome, None);
         }
         self.reads.wait_for(self.at.position);
-        (outcome, Some(CommitPosition { reign: self.reign, position: self.at.position }))
+        (
+            outcome,
+            Some(CommitPosition { reign_number: self.reign_number, position: self.at.position }),
+        )
     }
 
     /// Asks the primary, unless it is asked already.
@@ -153,7 +156,7 @@ impl MirroredPartition {
     /// Reads that wait are answered by others.
     pub(super) fn give_up_reads(&mut self) {
         if self.reads.give_up() {
-            self.reign += 1;
+            self.reign_number += 1;
             self.effects.committed();
         }
     }
@@ -174,11 +177,11 @@ impl MirroredPartition {
             peer.consistency == MemberConsistency::Good && peer.is_required && !peer.is_failing;
         // A member may not know yet that the partition is lost, and would say that something is
         // missing.
-        let may_lend = self.reads.is_on() && has_lease && is_up && !self.is_lost;
-        if may_lend && question.1 <= self.at.position {
+        let may_grant = self.reads.is_on() && has_lease && is_up && !self.is_lost;
+        if may_grant && question.1 <= self.at.position {
             self.reads.note_given(given_until);
             peer.asks = Some(question);
-            self.lend_reads(index);
+            self.grant_reads(index);
         }
     }
 
@@ -188,10 +191,10 @@ impl MirroredPartition {
             MemberRole::Primary(primary) => primary.peers.len(),
             _ => 0,
         };
-        (0..peers).for_each(|index| self.lend_reads(index));
+        (0..peers).for_each(|index| self.grant_reads(index));
     }
 
-    fn lend_reads(&mut self, index: usize) {
+    fn grant_reads(&mut self, index: usize) {
         let MemberRole::Primary(primary) = &mut self.role else { return };
         let position = primary.committed;
         let peer = &mut primary.peers[index];
@@ -219,15 +222,15 @@ impl MirroredPartition {
         if !self.reads.is_on() || dropped.peek().is_none() {
             return;
         }
-        let lent = self.reads.given_until();
+        let granted = self.reads.given_until();
         let by_former = dropped.any(|one| *one == self.primary).then(|| self.outlasting());
-        if let Some(until) = lent.max(by_former) {
+        if let Some(until) = granted.max(by_former) {
             self.fence(until);
         }
     }
 
     fn fence(&mut self, until: Duration) {
-        if self.rules.ignores_lent {
+        if self.rules.ignores_granted_reads {
             return;
         }
         if let MemberRole::Primary(primary) = &mut self.role {

@@ -60,7 +60,14 @@ impl MirroredPartition {
     /// Sends the next step to a member, unless the last one is not answered. Returns bytes sent.
     fn next_step(&mut self, index: usize, len_max: usize, now: Duration) -> Result<usize> {
         let envelope = self.envelope(TargetId(0));
-        let Self { role: MemberRole::Primary(primary), partition, effects, at, lends, .. } = self
+        let Self {
+            role: MemberRole::Primary(primary),
+            partition,
+            effects,
+            at,
+            grants_delegations,
+            ..
+        } = self
         else {
             return Ok(0);
         };
@@ -68,7 +75,7 @@ impl MirroredPartition {
         let Some(resync) = peer.resync.as_mut().filter(|resync| !resync.waits()) else {
             return Ok(0);
         };
-        let step = resync.next(partition, (*at, *lends), len_max, now)?;
+        let step = resync.next(partition, (*at, *grants_delegations), len_max, now)?;
         if let Some(position) = resync.whole_at()
             && peer.stream.is_none()
         {
@@ -125,7 +132,7 @@ impl MirroredPartition {
                 let peer = &mut primary.peers[index];
                 peer.let_go(now + self.times.resync_again);
                 if !std::mem::replace(&mut peer.lacks_room, true) {
-                    self.effects.news(MirrorEffect::NoRoom { target: peer.target });
+                    self.effects.report(MirrorEffect::NoRoom { target: peer.target });
                 }
             }
             kind => self.break_off(index, kind, now),
@@ -139,7 +146,7 @@ impl MirroredPartition {
         let peer = &mut primary.peers[index];
         peer.let_go(again_at);
         let target = peer.target;
-        self.effects.news(MirrorEffect::Broken { target, kind });
+        self.effects.report(MirrorEffect::Broken { target, kind });
     }
 
     /// Sends the last step again.
@@ -167,7 +174,7 @@ impl MirroredPartition {
         let is_due = peer.announced_at.is_none_or(|at| now >= at + again);
         if is_due && peer.is_unknown_to_be_synced(committed) {
             peer.announced_at = Some(now);
-            self.effects.news(MirrorEffect::Synced { target: peer.target });
+            self.effects.report(MirrorEffect::Synced { target: peer.target });
         }
     }
 }

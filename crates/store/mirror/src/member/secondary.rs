@@ -112,7 +112,7 @@ impl MirroredPartition {
                 self.partition.refuse(*client, (*seq, *answered_below), (*kind, *index));
             }
             EntryEvent::Gone { client } => self.partition.drop_client(*client),
-            EntryEvent::Lending { on } => self.lends = *on,
+            EntryEvent::Lending { on } => self.grants_delegations = *on,
             EntryEvent::Digest { after, upto, digest } => {
                 self.compare_range((after, upto), *digest, now)?;
             }
@@ -123,20 +123,25 @@ impl MirroredPartition {
 
     /// Applies an operation that the primary has applied.
     fn repeat(&mut self, entry: &PartitionLogEntry<'_>) -> Result<(), ErrorKind> {
-        let EntryEvent::Applied { client, answered_below, is_retry, lease_epoch, operation } =
-            &entry.event
+        let EntryEvent::Applied {
+            client,
+            answered_below,
+            is_retry,
+            name_space_generation,
+            operation,
+        } = &entry.event
         else {
             return Err(ErrorKind::Internal);
         };
         let context = RequestContext {
             answered_below: *answered_below,
             is_retry: *is_retry,
-            lease_epoch: *lease_epoch,
+            name_space_generation: *name_space_generation,
             body_len_max: 0,
             now: Duration::ZERO,
-            lease_term_max: Duration::ZERO,
-            lends_memory: false,
-            promises_leases: false,
+            delegation_term_max: Duration::ZERO,
+            reads_in_place: false,
+            grants_all_delegations: false,
         };
         match self.partition.apply(*client, &context, operation, &mut NoGrants) {
             AppliedOutcome::Done(outputs)

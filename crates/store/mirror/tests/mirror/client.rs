@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_millis(300);
 
 /// The request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum CallAction {
     Append {
         key: u64,
     },
@@ -37,7 +37,7 @@ pub enum Wish {
 pub struct Call {
     pub client: usize,
     pub seq: u64,
-    pub wish: Wish,
+    pub action: CallAction,
     /// The bytes that it appends.
     pub token: u64,
     pub is_retry: bool,
@@ -96,21 +96,21 @@ impl Client {
         }
         let key = rng.below(keys);
         let is_read = rng.per_mille(reads);
-        let wish = match rng.below(10) {
-            _ if is_read => Wish::Read { key },
-            0..5 => Wish::Append { key },
+        let action = match rng.below(10) {
+            _ if is_read => CallAction::Read { key },
+            0..5 => CallAction::Append { key },
             5..8 => {
                 let len = self.seen.get(&key).copied().unwrap_or(0) as u32;
-                Wish::AppendAt { key, len }
+                CallAction::AppendAt { key, len }
             }
-            8 => Wish::Hold { key },
-            _ => Wish::Release,
+            8 => CallAction::Hold { key },
+            _ => CallAction::Release,
         };
         let seq = self.next_seq;
         self.next_seq += 1;
         let token = (index as u64 + 1) << 32 | seq;
-        let call = Call { client: index, seq, wish, token, is_retry: false };
-        if let Wish::Append { key } | Wish::AppendAt { key, .. } = wish {
+        let call = Call { client: index, seq, action, token, is_retry: false };
+        if let CallAction::Append { key } | CallAction::AppendAt { key, .. } = action {
             history.asked.insert(token, (key, now));
         }
         self.waiting = Some((call, now, now));
@@ -124,23 +124,23 @@ impl Client {
             return;
         }
         let asked = *asked;
-        match (said, call.wish) {
+        match (said, call.action) {
             (Said::Failed(ErrorKind::StaleMap | ErrorKind::Unavailable), _) => {
                 // Soon again.
                 *sent = now.saturating_sub(LONG - Duration::from_millis(30));
                 return;
             }
-            (Said::Failed(_), Wish::Append { .. } | Wish::AppendAt { .. }) => {
+            (Said::Failed(_), CallAction::Append { .. } | CallAction::AppendAt { .. }) => {
                 history.refused.insert(call.token);
             }
-            (_, Wish::Append { .. } | Wish::AppendAt { .. }) => {
+            (_, CallAction::Append { .. } | CallAction::AppendAt { .. }) => {
                 history.done.insert(call.token, now);
             }
-            (Said::Value(value), Wish::Read { key }) => {
+            (Said::Value(value), CallAction::Read { key }) => {
                 self.seen.insert(key, value.len());
                 history.reads.push((key, value.clone(), asked, now));
             }
-            (Said::Failed(ErrorKind::NotFound), Wish::Read { key }) => {
+            (Said::Failed(ErrorKind::NotFound), CallAction::Read { key }) => {
                 history.reads.push((key, Vec::new(), asked, now));
             }
             _ => {}
@@ -155,7 +155,7 @@ pub fn key_of(key: u64) -> Vec<u8> {
 }
 
 /// Of the record beside the one of `key`.
-pub fn mark_of(key: u64) -> Vec<u8> {
+pub fn stamp_of(key: u64) -> Vec<u8> {
     format!("marked-{key:06}").into_bytes()
 }
 
@@ -167,33 +167,33 @@ impl Call {
         apply: impl FnOnce(ClientId, &RequestContext, &Operation<'_>) -> R,
     ) -> R {
         let token = self.token.to_le_bytes();
-        let (key, data) = match self.wish {
-            Wish::Append { key }
-            | Wish::AppendAt { key, .. }
-            | Wish::Read { key }
-            | Wish::Hold { key } => (key_of(key), ValueData::Inline(&token[..])),
-            Wish::Release => (Vec::new(), ValueData::Inline(&[])),
+        let (key, data) = match self.action {
+            CallAction::Append { key }
+            | CallAction::AppendAt { key, .. }
+            | CallAction::Read { key }
+            | CallAction::Hold { key } => (key_of(key), ValueData::Inline(&token[..])),
+            CallAction::Release => (Vec::new(), ValueData::Inline(&[])),
         };
         // As with each entry that is made in a directory: a record beside, which a walk from the front has passed before the other.
-        let mark = match self.wish {
-            Wish::Append { key } | Wish::AppendAt { key, .. } => Some(mark_of(key)),
+        let stamp = match self.action {
+            CallAction::Append { key } | CallAction::AppendAt { key, .. } => Some(stamp_of(key)),
             _ => None,
         };
         let len_max = 1 << 20;
-        let action = match self.wish {
-            Wish::Append { .. } | Wish::AppendAt { .. } => {
+        let action = match self.action {
+            CallAction::Append { .. } | CallAction::AppendAt { .. } => {
                 Action::Append { key: &key, data, len_max }
             }
-            Wish::Read { .. } => Action::Get { key: &key, offset: 0, len: u32::MAX },
-            Wish::Hold { .. } => Action::Hold { key: &key, token: self.token },
-            Wish::Release => Action::Release { token: self.token - 1 },
+            CallAction::Read { .. } => Action::Get { key: &key, offset: 0, len: u32::MAX },
+            CallAction::Hold { .. } => Action::Hold { key: &key, token: self.token },
+            CallAction::Release => Action::Release { token: self.token - 1 },
         };
         let mut operation = Operation::new(PartitionId(0), [action]);
-        if let Some(key) = &mark {
+        if let Some(key) = &stamp {
             let to = self.token.cast_signed();
             operation.actions.push(Action::Advance { key, offset: 0, count: 1, to, slack: 0 });
         }
-        if let Wish::AppendAt { len, .. } = self.wish {
+        if let CallAction::AppendAt { len, .. } = self.action {
             operation = operation.guard(Guard::LenAtMost(&key, len));
         }
         if operation.is_mutation() {
@@ -203,12 +203,12 @@ impl Call {
             // The one before it has been answered.
             answered_below: Seq(self.seq),
             is_retry: self.is_retry,
-            lease_epoch: Epoch(u64::MAX),
+            name_space_generation: Epoch(u64::MAX),
             body_len_max: 1 << 16,
             now: Duration::ZERO,
-            lease_term_max: Duration::ZERO,
-            lends_memory: false,
-            promises_leases: false,
+            delegation_term_max: Duration::ZERO,
+            reads_in_place: false,
+            grants_all_delegations: false,
         };
         apply(client, &context, &operation)
     }

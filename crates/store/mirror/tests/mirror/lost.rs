@@ -50,12 +50,12 @@ impl Scene {
         let context = RequestContext {
             answered_below: Seq(1),
             is_retry,
-            lease_epoch: Epoch(u64::MAX),
+            name_space_generation: Epoch(u64::MAX),
             body_len_max: 1 << 16,
             now: Duration::ZERO,
-            lease_term_max: Duration::ZERO,
-            lends_memory: false,
-            promises_leases: false,
+            delegation_term_max: Duration::ZERO,
+            reads_in_place: false,
+            grants_all_delegations: false,
         };
         let at = ApplyTime { now: Duration::from_secs(1), lease_until: Duration::from_secs(60) };
         self.node.mirrored.apply(ClientId(1), &context, &operation, &mut NoGrants, at).0

@@ -7,7 +7,7 @@
 //! refused one was done after all, or a read saw a state that never was.
 
 mod client;
-mod lent;
+mod granted_reads;
 mod lost;
 mod node;
 mod promise;
@@ -40,7 +40,7 @@ fn assert_found_out(plan: &Plan, rules: MirrorRules) {
 
 #[test]
 fn two_members_on_a_bad_network() {
-    assert_right(&Plan { members: 2, ..Plan::CALM });
+    assert_right(&Plan { members: 2, ..Plan::QUIET });
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn members_with_many_records_are_brought_up_to_date_under_load() {
 
 #[test]
 fn members_that_take_turns() {
-    assert_right(&Plan { members: 2, turns: 30, ..Plan::CALM });
+    assert_right(&Plan { members: 2, turns: 30, ..Plan::QUIET });
     assert_right(&Plan { members: 2, turns: 30, ..Plan::ROUGH });
     assert_right(&Plan { members: 3, turns: 30, ..Plan::ROUGH });
 }
@@ -84,7 +84,7 @@ const JUMPING: Plan = Plan { jumps: 30, ..READING };
 #[test]
 fn wrong_ways_of_reading_are_found_out() {
     let right = MirrorRules::default();
-    assert_found_out(&READING, MirrorRules { ignores_lent: true, ..right });
+    assert_found_out(&READING, MirrorRules { ignores_granted_reads: true, ..right });
     assert_found_out(&READING, MirrorRules { reads_forever: true, ..right });
     assert_found_out(&READING, MirrorRules { reads_uncommitted: true, ..right });
 }

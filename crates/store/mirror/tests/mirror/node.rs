@@ -18,7 +18,7 @@ use crate::client::{Call, Client, Said, said};
 
 /// The report of a node.
 #[derive(Clone, Copy, Debug)]
-pub enum News {
+pub enum ReportedChange {
     Missed,
     Synced,
 }
@@ -30,7 +30,7 @@ pub struct Report {
     pub term: Term,
     pub epoch: Epoch,
     pub target: TargetId,
-    pub news: News,
+    pub change: ReportedChange,
 }
 
 /// The output of a node.
@@ -110,7 +110,7 @@ impl Node {
 
     /// The owner of the map has answered a report.
     pub fn told(&mut self, report: &Report, by: Epoch, now: Duration) {
-        if matches!(report.news, News::Missed) {
+        if matches!(report.change, ReportedChange::Missed) {
             let said = (report.term, report.epoch);
             self.mirrored.missed_answered(report.target, said, by, now + self.ahead);
         }
@@ -140,12 +140,12 @@ impl Node {
         let context = RequestContext {
             answered_below: Seq(1),
             is_retry: false,
-            lease_epoch: Epoch(u64::MAX),
+            name_space_generation: Epoch(u64::MAX),
             body_len_max: 1 << 20,
             now: Duration::ZERO,
-            lease_term_max: Duration::ZERO,
-            lends_memory: false,
-            promises_leases: false,
+            delegation_term_max: Duration::ZERO,
+            reads_in_place: false,
+            grants_all_delegations: false,
         };
         operation.seq = Seq(seq);
         self.mirrored.apply(ClientId(9), &context, &operation, &mut NoGrants, at)
@@ -154,13 +154,13 @@ impl Node {
     pub fn request(&mut self, call: Call, clients: &[Client], now: Duration, out: &mut Out) {
         let at = ApplyTime { now: now + self.ahead, lease_until: self.lease_until };
         let client = clients[call.client].id;
-        let (outcome, ticket) = call.carry_out(client, |client, context, operation| {
+        let (outcome, commit_position) = call.carry_out(client, |client, context, operation| {
             self.mirrored.apply(client, context, operation, &mut NoGrants, at)
         });
         let said = said(&outcome);
-        match ticket {
+        match commit_position {
             None => out.answers.push((call, said)),
-            Some(ticket) => self.held.push((ticket, call, said)),
+            Some(commit_position) => self.held.push((commit_position, call, said)),
         }
     }
 
@@ -176,19 +176,19 @@ impl Node {
         let now = now + self.ahead;
         self.mirrored.tick(now);
         self.mirrored.resync_step(4096, now);
-        let report = |from: &Self, target, news| Report {
+        let report = |from: &Self, target, change| Report {
             from: from.target,
             life: from.life,
             term: from.mirrored.term(),
             epoch: from.epoch,
             target,
-            news,
+            change,
         };
         while let Some(effect) = self.mirrored.next_effect() {
             match effect {
                 MirrorEffect::Send(packet) => out.packets.push(packet),
                 MirrorEffect::Missed { target, .. } => {
-                    out.reports.push(report(self, target, News::Missed));
+                    out.reports.push(report(self, target, ReportedChange::Missed));
                 }
                 _ => {}
             }
@@ -197,15 +197,15 @@ impl Node {
             self.synced_at = now;
             for target in self.others.clone() {
                 if self.mirrored.ready(target, now) {
-                    out.reports.push(report(self, target, News::Synced));
+                    out.reports.push(report(self, target, ReportedChange::Synced));
                 }
             }
         }
-        for (ticket, call, said) in std::mem::take(&mut self.held) {
-            match self.mirrored.commit_status(ticket) {
+        for (commit_position, call, said) in std::mem::take(&mut self.held) {
+            match self.mirrored.commit_status(commit_position) {
                 CommitStatus::Committed => out.answers.push((call, said)),
                 CommitStatus::Lost => out.answers.push((call, Said::Failed(ErrorKind::StaleMap))),
-                CommitStatus::Waiting => self.held.push((ticket, call, said)),
+                CommitStatus::Waiting => self.held.push((commit_position, call, said)),
             }
         }
     }

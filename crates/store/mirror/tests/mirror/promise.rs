@@ -7,7 +7,7 @@ use samite_mirror::{CommitPosition, CommitStatus, GroupView, MirrorRules};
 use samite_types::{Epoch, TargetId, Term};
 use samite_wire::control::{GroupMember, MemberConsistency};
 
-use crate::node::{News, Node, Out, Report};
+use crate::node::{Node, Out, Report, ReportedChange};
 
 const STEP: Duration = Duration::from_millis(20);
 
@@ -65,9 +65,9 @@ impl Scene {
     }
 
     /// Until there is such a report.
-    fn report(&mut self, hears: bool, is_it: fn(&News) -> bool) -> Report {
+    fn report(&mut self, hears: bool, is_it: fn(&ReportedChange) -> bool) -> Report {
         let mut passed = (0..200).flat_map(|_| self.pass(hears));
-        passed.find(|report| is_it(&report.news)).expect("it is reported")
+        passed.find(|report| is_it(&report.change)).expect("it is reported")
     }
 
     fn put(&mut self) -> CommitPosition {
@@ -75,44 +75,44 @@ impl Scene {
         let asked = self.primary.put((b"k", b"v"), 1, self.now);
         assert!(asked.1.is_none(), "{asked:?}");
         self.pass(true);
-        let (outcome, ticket) = self.primary.put((b"k", b"v"), 1, self.now);
-        ticket.unwrap_or_else(|| panic!("it waits for the other member: {outcome:?}"))
+        let (outcome, commit_position) = self.primary.put((b"k", b"v"), 1, self.now);
+        commit_position.unwrap_or_else(|| panic!("it waits for the other member: {outcome:?}"))
     }
 
     /// The status of a change that the other member has not got, when the next map says nothing of
     /// the group.
     fn after_another_map(&mut self) -> (CommitPosition, Report, CommitStatus) {
-        self.report(true, |news| matches!(news, News::Synced));
-        let ticket = self.put();
-        let missed = self.report(false, |news| matches!(news, News::Missed));
+        self.report(true, |change| matches!(change, ReportedChange::Synced));
+        let commit_position = self.put();
+        let missed = self.report(false, |change| matches!(change, ReportedChange::Missed));
         self.configure(2);
         (0..100).for_each(|_| drop(self.pass(false)));
-        (ticket, missed, self.primary.mirrored.commit_status(ticket))
+        (commit_position, missed, self.primary.mirrored.commit_status(commit_position))
     }
 }
 
 #[test]
 fn a_map_that_says_nothing_of_the_group_makes_no_report_void() {
     let mut scene = Scene::new(MirrorRules::default());
-    let (ticket, missed, standing) = scene.after_another_map();
-    assert_eq!(standing, CommitStatus::Waiting, "the report that it is up to date may come still");
+    let (commit_position, missed, status) = scene.after_another_map();
+    assert_eq!(status, CommitStatus::Waiting, "the report that it is up to date may come still");
     // The answer may come before the map does.
     scene.primary.told(&missed, Epoch(3), scene.now);
     scene.pass(false);
-    assert_eq!(scene.primary.mirrored.commit_status(ticket), CommitStatus::Waiting);
+    assert_eq!(scene.primary.mirrored.commit_status(commit_position), CommitStatus::Waiting);
     scene.configure(3);
     scene.pass(false);
-    assert_eq!(scene.primary.mirrored.commit_status(ticket), CommitStatus::Committed);
+    assert_eq!(scene.primary.mirrored.commit_status(commit_position), CommitStatus::Committed);
 }
 
 #[test]
 fn the_answer_may_come_behind_the_map() {
     let mut scene = Scene::new(MirrorRules::default());
-    let (ticket, missed, _) = scene.after_another_map();
+    let (commit_position, missed, _) = scene.after_another_map();
     scene.configure(3);
     scene.primary.told(&missed, Epoch(3), scene.now);
     scene.pass(false);
-    assert_eq!(scene.primary.mirrored.commit_status(ticket), CommitStatus::Committed);
+    assert_eq!(scene.primary.mirrored.commit_status(commit_position), CommitStatus::Committed);
 }
 
 #[test]

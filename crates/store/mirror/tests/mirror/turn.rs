@@ -9,7 +9,7 @@ use samite_types::{Epoch, ErrorKind, TargetId, Term};
 use samite_wire::control::{GroupMember, MemberConsistency};
 
 use crate::client::key_of;
-use crate::node::{News, Node, Out, Report};
+use crate::node::{Node, Out, Report, ReportedChange};
 use crate::world::{Contents, contents};
 
 const STEP: Duration = Duration::from_millis(20);
@@ -125,7 +125,8 @@ impl Scene {
     }
 
     fn missed(&self) -> Vec<TargetId> {
-        let missed = self.reports.iter().filter(|report| matches!(report.news, News::Missed));
+        let missed =
+            self.reports.iter().filter(|report| matches!(report.change, ReportedChange::Missed));
         missed.map(|report| report.target).collect()
     }
 }

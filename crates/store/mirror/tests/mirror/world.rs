@@ -9,7 +9,7 @@ use samite_types::{Epoch, TargetId, Term};
 use samite_wire::control::{GroupMember, MemberConsistency};
 
 use crate::client::{Call, Client, History, Said, TOKEN_LEN, key_of};
-use crate::node::{News, Node, Out, Report};
+use crate::node::{Node, Out, Report, ReportedChange};
 use crate::rng::Rng;
 
 const LEASE: Duration = Duration::from_millis(1200);
@@ -40,7 +40,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub const CALM: Self = Self {
+    pub const QUIET: Self = Self {
         members: 2,
         clients: 4,
         keys: 5,
@@ -56,10 +56,10 @@ impl Plan {
         turns: 0,
         jumps: 0,
     };
-    pub const ROUGH: Self = Self { steps: 1500, dies: 6, cuts: 10, ..Self::CALM };
+    pub const ROUGH: Self = Self { steps: 1500, dies: 6, cuts: 10, ..Self::QUIET };
 }
 
-enum Letter {
+enum WorldMessage {
     Peer {
         to: TargetId,
         body: Vec<u8>,
@@ -102,11 +102,11 @@ pub struct World {
     changed: Epoch,
     /// There has been another primary since, although nothing had happened to the one before.
     turned: Epoch,
-    letters: BTreeMap<(Duration, u64), Letter>,
-    letter: u64,
+    messages: BTreeMap<(Duration, u64), WorldMessage>,
+    last_message: u64,
     clients: Vec<Client>,
     history: History,
-    is_calm: bool,
+    is_idle: bool,
 }
 
 type Verdict = Result<(), String>;
@@ -135,11 +135,11 @@ impl World {
             view,
             changed: Epoch(1),
             turned: Epoch(1),
-            letters: BTreeMap::new(),
-            letter: 0,
+            messages: BTreeMap::new(),
+            last_message: 0,
             clients: (0..plan.clients).map(Client::new).collect(),
             history: History::default(),
-            is_calm: false,
+            is_idle: false,
         }
     }
 
@@ -150,7 +150,7 @@ impl World {
         }
         // Everything is mended; every client that waits must get an answer, and all members must
         // become good.
-        self.is_calm = true;
+        self.is_idle = true;
         self.cut.clear();
         for _ in 0..6000 {
             self.step();
@@ -177,11 +177,11 @@ impl World {
     /// Never the last node that has everything and can be reached.
     fn may_spare(&self, target: TargetId) -> bool {
         // A node that is about to be called late may not be counted on.
-        let is_reported = |letter: &Letter| match letter {
-            Letter::Report(report) => matches!(report.news, News::Missed),
+        let is_reported = |message: &WorldMessage| match message {
+            WorldMessage::Report(report) => matches!(report.change, ReportedChange::Missed),
             _ => false,
         };
-        if self.letters.values().any(is_reported) {
+        if self.messages.values().any(is_reported) {
             return false;
         }
         self.view.members.iter().any(|member| {
@@ -235,23 +235,23 @@ impl World {
         });
         self.keep_map();
         let mut out = Out::default();
-        while let Some(entry) = self.letters.first_entry().filter(|entry| entry.key().0 <= now) {
-            let letter = entry.remove();
-            self.deliver(letter, &mut out);
+        while let Some(entry) = self.messages.first_entry().filter(|entry| entry.key().0 <= now) {
+            let message = entry.remove();
+            self.deliver(message, &mut out);
         }
         for node in self.nodes.values_mut() {
             node.settle(now, &mut out);
         }
-        if !self.is_calm || self.clients.iter().any(|client| client.waiting.is_some()) {
+        if !self.is_idle || self.clients.iter().any(|client| client.waiting.is_some()) {
             self.call();
         }
-        self.post_all(out);
+        self.send_all(out);
     }
 
     fn call(&mut self) {
         let now = self.now;
         for index in 0..self.clients.len() {
-            if self.is_calm && self.clients[index].waiting.is_none() {
+            if self.is_idle && self.clients[index].waiting.is_none() {
                 continue;
             }
             let (kinds, history) = ((self.plan.keys, self.plan.reads), &mut self.history);
@@ -264,72 +264,72 @@ impl World {
             let any = TargetId(self.rng.below(u64::from(self.plan.members)) as u32 + 1);
             let by_map = if self.plan.reads_any { 400 } else { 800 };
             let to = if self.rng.per_mille(by_map) { right } else { any };
-            self.post(Letter::Request { to, call });
+            self.send(WorldMessage::Request { to, call });
         }
     }
 
-    fn post_all(&mut self, out: Out) {
+    fn send_all(&mut self, out: Out) {
         for packet in out.packets {
             let (mut body, mut payload) = (Vec::new(), Vec::new());
             packet.append(&mut body, &mut payload);
-            if !self.is_calm && self.rng.per_mille(self.plan.repeats) {
+            if !self.is_idle && self.rng.per_mille(self.plan.repeats) {
                 let (body, payload) = (body.clone(), payload.clone());
-                self.post(Letter::Peer { to: packet.to(), body, payload });
+                self.send(WorldMessage::Peer { to: packet.to(), body, payload });
             }
-            let is_lost = !self.is_calm && self.rng.per_mille(self.plan.loses);
+            let is_lost = !self.is_idle && self.rng.per_mille(self.plan.loses);
             // A cut link is cut both ways; messages that are under way arrive.
             let from = TargetId(u32::from_le_bytes(body[16..20].try_into().expect("four bytes")));
             if !is_lost && !self.cut.contains_key(&from) && !self.cut.contains_key(&packet.to()) {
-                self.post(Letter::Peer { to: packet.to(), body, payload });
+                self.send(WorldMessage::Peer { to: packet.to(), body, payload });
             }
         }
         for report in out.reports {
             if !self.cut.contains_key(&report.from) {
-                self.post(Letter::Report(report));
+                self.send(WorldMessage::Report(report));
             }
         }
         for (call, said) in out.answers {
-            self.post(Letter::Answer { call, said });
+            self.send(WorldMessage::Answer { call, said });
         }
     }
 
-    fn post(&mut self, letter: Letter) {
+    fn send(&mut self, message: WorldMessage) {
         let fast = self.rng.below(5_000);
         let slow = if self.rng.per_mille(30) { self.rng.below(900_000) } else { 0 };
         let at = self.now + Duration::from_micros(fast + slow);
-        self.letter += 1;
-        self.letters.insert((at, self.letter), letter);
+        self.last_message += 1;
+        self.messages.insert((at, self.last_message), message);
     }
 
-    fn deliver(&mut self, letter: Letter, out: &mut Out) {
+    fn deliver(&mut self, message: WorldMessage, out: &mut Out) {
         let now = self.now;
-        match letter {
-            Letter::Peer { to, body, payload } => {
+        match message {
+            WorldMessage::Peer { to, body, payload } => {
                 if let Some(node) = self.nodes.get_mut(&to) {
                     node.message(&body, &payload, now);
                 }
             }
-            Letter::Report(report) => {
+            WorldMessage::Report(report) => {
                 self.report(report);
                 let by = self.view.epoch;
-                self.post(Letter::Told { report, by });
+                self.send(WorldMessage::Told { report, by });
             }
-            Letter::Request { to, call } => {
+            WorldMessage::Request { to, call } => {
                 if let Some(node) = self.nodes.get_mut(&to) {
                     node.request(call, &self.clients, now, out);
                 }
             }
-            Letter::Answer { call, said } => {
+            WorldMessage::Answer { call, said } => {
                 self.clients[call.client].answered(&call, &said, now, &mut self.history);
             }
-            Letter::Told { report, by } => {
+            WorldMessage::Told { report, by } => {
                 if let Some(node) = self.nodes.get_mut(&report.from)
                     && node.life == report.life
                 {
                     node.told(&report, by, now);
                 }
             }
-            Letter::Map { to, life, view } => {
+            WorldMessage::Map { to, life, view } => {
                 if let Some(node) = self.nodes.get_mut(&to).filter(|node| node.life == life) {
                     node.configure(&view, now);
                 }
@@ -350,10 +350,10 @@ impl World {
                 self.leases.insert(*target, now + LEASE);
             }
         }
-        if !self.is_calm && self.rng.per_mille(self.plan.changes) {
+        if !self.is_idle && self.rng.per_mille(self.plan.changes) {
             self.view.epoch = Epoch(self.view.epoch.get() + 1);
         }
-        if !self.is_calm && self.rng.per_mille(self.plan.turns) {
+        if !self.is_idle && self.rng.per_mille(self.plan.turns) {
             self.turn();
         }
         let mut view = self.view.clone();
@@ -403,7 +403,7 @@ impl World {
             let life = node.life;
             if is_behind && !self.cut.contains_key(&target) && self.rng.per_mille(300) {
                 let view = self.view.clone();
-                self.post(Letter::Map { to: target, life, view });
+                self.send(WorldMessage::Map { to: target, life, view });
             }
         }
     }
@@ -450,18 +450,20 @@ impl World {
             return;
         };
         let is_over = self.leases.get(&report.target).is_none_or(|until| *until < self.now);
-        match (report.news, member.consistency) {
-            (News::Synced, MemberConsistency::NeedsResync) if !is_over => {
+        match (report.change, member.consistency) {
+            (ReportedChange::Synced, MemberConsistency::NeedsResync) if !is_over => {
                 member.consistency = MemberConsistency::Good;
             }
-            (News::Missed, MemberConsistency::Good) if !self.knows_its_place(report.target) => {
+            (ReportedChange::Missed, MemberConsistency::Good)
+                if !self.knows_its_place(report.target) =>
+            {
                 return;
             }
-            (News::Missed, MemberConsistency::Good) => {
+            (ReportedChange::Missed, MemberConsistency::Good) => {
                 member.consistency = MemberConsistency::NeedsResync;
             }
             // Earlier reports of it count for nothing any more.
-            (News::Missed, MemberConsistency::NeedsResync) => {}
+            (ReportedChange::Missed, MemberConsistency::NeedsResync) => {}
             _ => return,
         }
         self.publish(next);

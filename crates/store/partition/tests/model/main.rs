@@ -166,8 +166,8 @@ fn check_same(reference: &mut Reference, subject: &mut Subject) -> Result<(), Te
         prop_assert!(found == Some(expected), "a record differs");
     }
     prop_assert_eq!(subject.partition.version().get(), reference.version);
-    prop_assert_eq!(subject.partition.lease_epoch().get(), reference.lease);
-    prop_assert_eq!(subject.partition.leaked_orphans(), reference.abandoned());
+    prop_assert_eq!(subject.partition.name_space_generation().get(), reference.lease);
+    prop_assert_eq!(subject.partition.leaked_orphans(), reference.leaked_orphans());
     for token in 1..6 {
         let locate = Op { guards: Vec::new(), acts: vec![Act::Locate { token }], reveal_len: 0 };
         let expected = reference.apply(ClientId(9), 0, u64::MAX, &locate);

@@ -127,8 +127,8 @@ pub struct Reference {
     pub version: u64,
     pub lease: u64,
     /// Open references in the order in which they came: token, client, key.
-    pub holds: Vec<(u64, u64, Vec<u8>)>,
-    pub detached: BTreeSet<Vec<u8>>,
+    pub open_references: Vec<(u64, u64, Vec<u8>)>,
+    pub orphans: BTreeSet<Vec<u8>>,
     client: u64,
     is_changing: bool,
     done: BTreeMap<(ClientId, u64), Vec<Out>>,
@@ -404,15 +404,15 @@ impl Reference {
             Act::Hold { key, token } => {
                 doubt.ask(key)?;
                 self.records.get(key).ok_or(ErrorKind::NotFound)?;
-                if !self.holds.iter().any(|(known, ..)| known == token) {
-                    self.holds.push((*token, self.client, key.clone()));
+                if !self.open_references.iter().any(|(known, ..)| known == token) {
+                    self.open_references.push((*token, self.client, key.clone()));
                 }
                 let at = self.held_by(*token).unwrap_or_default();
                 Out::Number(self.holders(&at).len() as u64)
             }
             Act::Release { token } => {
                 let at = self.held_by(*token);
-                self.holds.retain(|(known, ..)| known != token);
+                self.open_references.retain(|(known, ..)| known != token);
                 Out::Number(at.map_or(0, |key| self.holders(&key).len() as u64))
             }
             Act::Locate { token } => {
@@ -427,15 +427,15 @@ impl Reference {
                 let list = holders(&self.holders(key));
                 Out::Value(0, list.len() as u32, list)
             }
-            Act::Detach { key, to } => self.detach(key, to, doubt)?,
+            Act::Detach { key, to } => self.unlink_to_orphan(key, to, doubt)?,
             Act::SetHolders { key, holders } => {
                 doubt.ask(key)?;
                 self.records.get(key).ok_or(ErrorKind::NotFound)?;
                 let before = self.holders(key).len();
                 self.forget(key);
                 for (token, client) in holders {
-                    self.holds.retain(|(known, ..)| known != token);
-                    self.holds.push((*token, *client, key.clone()));
+                    self.open_references.retain(|(known, ..)| known != token);
+                    self.open_references.push((*token, *client, key.clone()));
                 }
                 Out::Number(before as u64)
             }
@@ -444,11 +444,16 @@ impl Reference {
                 self.move_holds(from, to);
                 Out::Number(moved.len() as u64)
             }
-            _ => unreachable!("an action on holds"),
+            _ => unreachable!("an action on open references"),
         })
     }
 
-    fn detach(&mut self, key: &[u8], to: &[u8], doubt: &mut Doubt) -> Result<Out, ErrorKind> {
+    fn unlink_to_orphan(
+        &mut self,
+        key: &[u8],
+        to: &[u8],
+        doubt: &mut Doubt,
+    ) -> Result<Out, ErrorKind> {
         if to.len() > key.len() {
             return Err(ErrorKind::Invalid);
         }
@@ -466,41 +471,46 @@ impl Reference {
             }
             self.move_holds(key, to);
         }
-        self.detached.insert(to.to_vec());
+        self.orphans.insert(to.to_vec());
         Ok(Out::Number(2))
     }
 
     fn held_by(&self, token: u64) -> Option<Vec<u8>> {
-        self.holds.iter().find(|(known, ..)| *known == token).map(|(_, _, key)| key.clone())
+        self.open_references
+            .iter()
+            .find(|(known, ..)| *known == token)
+            .map(|(_, _, key)| key.clone())
     }
 
     /// Token and client of the holders of open references to `key`.
     fn holders(&self, key: &[u8]) -> Vec<(u64, u64)> {
-        let of_key = self.holds.iter().filter(|(.., held)| held == key);
+        let of_key = self.open_references.iter().filter(|(.., held)| held == key);
         of_key.map(|(token, client, _)| (*token, *client)).collect()
     }
 
     fn forget(&mut self, key: &[u8]) {
-        self.holds.retain(|(.., held)| held != key);
-        self.detached.remove(key);
+        self.open_references.retain(|(.., held)| held != key);
+        self.orphans.remove(key);
     }
 
     fn move_holds(&mut self, from: &[u8], to: &[u8]) {
         if from == to {
             return;
         }
-        self.detached.remove(from);
+        self.orphans.remove(from);
         // They come behind those that are there.
-        let moved: Vec<_> = self.holds.extract_if(.., |(.., held)| held == from).collect();
-        self.holds.extend(moved.into_iter().map(|(token, client, _)| (token, client, to.to_vec())));
+        let moved: Vec<_> =
+            self.open_references.extract_if(.., |(.., held)| held == from).collect();
+        self.open_references
+            .extend(moved.into_iter().map(|(token, client, _)| (token, client, to.to_vec())));
     }
 
     pub fn drop_client(&mut self, client: u64) {
-        self.holds.retain(|(_, owner, _)| *owner != client);
+        self.open_references.retain(|(_, owner, _)| *owner != client);
     }
 
-    pub fn abandoned(&self) -> u64 {
-        self.detached.iter().filter(|key| self.holders(key).is_empty()).count() as u64
+    pub fn leaked_orphans(&self) -> u64 {
+        self.orphans.iter().filter(|key| self.holders(key).is_empty()).count() as u64
     }
 
     fn written(&self, key: &[u8], offset: u32, created: bool) -> Out {

@@ -142,12 +142,12 @@ impl Subject {
         }
         let context = RequestContext {
             now: std::time::Duration::ZERO,
-            lease_term_max: std::time::Duration::ZERO,
-            lends_memory: false,
-            promises_leases: false,
+            delegation_term_max: std::time::Duration::ZERO,
+            reads_in_place: false,
+            grants_all_delegations: false,
             answered_below: Seq(answered_below),
             is_retry,
-            lease_epoch: Epoch(lease),
+            name_space_generation: Epoch(lease),
             body_len_max: 1 << 20,
         };
         let granted = self.granted.blocks.len();

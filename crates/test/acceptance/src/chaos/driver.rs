@@ -26,7 +26,7 @@ const FILE_WORKERS: u64 = 2;
 /// A run counts when so many calls of each way were answered, and so many nodes had a fault
 /// meanwhile; and the store was full as often, where it is to be.
 const CALLS_MIN: u64 = 1000;
-const HARMS_MIN: u32 = 2;
+const INJECTED_MIN: u32 = 2;
 /// For how long the cluster is to be seen whole before the next node gets a fault: a primary takes
 /// 0.6 s to notice that a member does not follow, and the map that says so takes its way through
 /// etcd before anybody sees it.
@@ -184,9 +184,9 @@ impl ChaosWorkers {
             read.transpose().map_err(|error| error.to_string())?;
             let status = child.wait().map_err(|error| error.to_string())?;
             let (told, what) = said.split_once('\n').unwrap_or_default();
-            let figures: Vec<u64> =
+            let numbers: Vec<u64> =
                 told.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-            match figures[..] {
+            match numbers[..] {
                 [calls, raised, full, longest] if status.success() => {
                     *all.calls.entry(way.name()).or_default() += calls;
                     all.raised += raised;
@@ -242,7 +242,7 @@ impl ChaosRun<'_> {
         self.timeline.note("all clients work");
         for _ in 0..self.plan.times {
             self.pause(300, 1500)?;
-            self.harm().map_err(|error| format!("{:?}: {error}", self.plan.fault))?;
+            self.inject_fault().map_err(|error| format!("{:?}: {error}", self.plan.fault))?;
             self.become_whole()?;
         }
         self.pause(300, 600)?;
@@ -258,7 +258,7 @@ impl ChaosRun<'_> {
         }
         let is_full = self.plan.fault != ChaosFault::Full || u64::from(self.plan.times) <= full;
         let is_long = calls.values().all(|did| *did >= CALLS_MIN);
-        let counts = self.plan.times >= HARMS_MIN && is_long && is_full;
+        let counts = self.plan.times >= INJECTED_MIN && is_long && is_full;
         println!("calls: {calls:?}; {full} times full");
         Ok(ChaosSummary { calls: calls.values().sum(), counts, pause, what })
     }
@@ -372,7 +372,7 @@ impl ChaosRun<'_> {
             .ok_or_else(|| "nobody leads".to_owned())
     }
 
-    fn harm(&mut self) -> Result<(), String> {
+    fn inject_fault(&mut self) -> Result<(), String> {
         match self.plan.fault {
             ChaosFault::Kill | ChaosFault::Full => {
                 let node = self.any_node();

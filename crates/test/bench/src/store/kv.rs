@@ -72,17 +72,17 @@ pub struct KeySetting {
     pub verb: KeyVerb,
     pub transport: TransportKind,
     pub backend: BackendKind,
-    pub home: RecordHost,
+    pub host: RecordHost,
 }
 
 /// One request in flight, through the key-value view.
 pub fn one(setting: KeySetting, place: &mut BenchPlace) -> Result<Box<dyn Workload>> {
-    let KeySetting { transport, backend, home, .. } = setting;
-    let dataset = place.store(home)?.dataset("bench-kv", transport, backend, home)?;
+    let KeySetting { transport, backend, host, .. } = setting;
+    let dataset = place.store(host)?.dataset("bench-kv", transport, backend, host)?;
     let kv = KvView::new(dataset);
     let mut keys = KeySet::new();
     // A durable put waits for the disk: a few keys do.
-    let known = if home == RecordHost::Durable { 0 } else { KEYS };
+    let known = if host == RecordHost::Durable { 0 } else { KEYS };
     for _ in 0..known {
         let (key, value) = keys.next();
         kv.put(key, value)?;
@@ -101,8 +101,8 @@ pub fn one(setting: KeySetting, place: &mut BenchPlace) -> Result<Box<dyn Worklo
 
 /// A dataset with all keys in it as plain records.
 fn records(setting: KeySetting, place: &mut BenchPlace) -> Result<(Dataset, KeySet)> {
-    let KeySetting { transport, backend, home, .. } = setting;
-    let dataset = place.store(home)?.dataset("bench-records", transport, backend, home)?;
+    let KeySetting { transport, backend, host, .. } = setting;
+    let dataset = place.store(host)?.dataset("bench-records", transport, backend, host)?;
     let mut keys = KeySet::new();
     for _ in 0..KEYS / BATCH {
         batch(&dataset, KeyVerb::Put, &mut keys)?;

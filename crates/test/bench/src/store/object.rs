@@ -30,11 +30,11 @@ impl ByteDirection {
 pub fn pieces(
     direction: ByteDirection,
     transport: TransportKind,
-    (pieces, home): (usize, RecordHost),
+    (pieces, host): (usize, RecordHost),
     place: &mut BenchPlace,
 ) -> Result<Box<dyn Workload>> {
-    let store = place.store(home)?;
-    let dataset = store.dataset("bench-objects", transport, BackendKind::Memory, home)?;
+    let store = place.store(host)?;
+    let dataset = store.dataset("bench-objects", transport, BackendKind::Memory, host)?;
     let name = format!("bench-{}", direction.name());
     let object = ObjectView::new(dataset).open_or_create(name.as_bytes())?;
     let mut all = ColdBuffer::new(PIECE_LEN);

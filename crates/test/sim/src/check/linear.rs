@@ -326,7 +326,7 @@ fn end_of(item: &OrderedItem<'_>) -> Duration {
 #[cfg(test)]
 mod tests {
     use samite_types::{ErrorKind, PartitionId};
-    use samite_wire::op::{DETACHED_KEPT, DETACHED_REMOVED};
+    use samite_wire::op::{UNLINKED_KEPT, UNLINKED_REMOVED};
 
     use super::*;
     use crate::op::{SimOperation, StepResultSeen};
@@ -381,8 +381,8 @@ mod tests {
     }
 
     #[test]
-    fn a_detach_may_meet_a_hold_that_came_late_and_must_meet_one_that_is_there() {
-        let detach = |begun, told| {
+    fn an_unlink_may_meet_a_late_open_reference_and_must_meet_one_that_is_there() {
+        let unlink = |begun, told| {
             let number = Some(OpOutcome::Done(vec![StepResultSeen::Number(told)]));
             call(1, begun, begun + 1, OpStep::Detach(0, 1), number)
         };
@@ -390,15 +390,15 @@ mod tests {
         let refused = OpOutcome::Failed(ErrorKind::NotFound);
         let held = OpOutcome::Done(vec![StepResultSeen::Number(1)]);
         let put = put(0, 4, 5, 1, true);
-        let (kept, removed) = (DETACHED_KEPT, DETACHED_REMOVED);
-        assert_eq!(verdict(&[put.clone(), detach(6, removed)]), SearchVerdict::Linearizable);
-        assert_eq!(verdict(&[put.clone(), detach(6, kept)]), SearchVerdict::Violated(1));
-        let calls = [hold(refused), put.clone(), detach(6, kept)];
+        let (kept, removed) = (UNLINKED_KEPT, UNLINKED_REMOVED);
+        assert_eq!(verdict(&[put.clone(), unlink(6, removed)]), SearchVerdict::Linearizable);
+        assert_eq!(verdict(&[put.clone(), unlink(6, kept)]), SearchVerdict::Violated(1));
+        let calls = [hold(refused), put.clone(), unlink(6, kept)];
         assert_eq!(verdict(&calls), SearchVerdict::Linearizable);
         let held = ClientCall { begun: Duration::from_micros(6), ended: None, ..hold(held) };
         let held =
             ClientCall { ended: Some((Duration::from_micros(7), OpOutcome::Done(vec![]))), ..held };
-        assert_eq!(verdict(&[put, held, detach(8, removed)]), SearchVerdict::Violated(2));
+        assert_eq!(verdict(&[put, held, unlink(8, removed)]), SearchVerdict::Violated(2));
     }
 
     #[test]

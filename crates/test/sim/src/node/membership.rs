@@ -86,13 +86,13 @@ impl SimMembership {
         (term, epoch): (Term, Epoch),
         effect: &MirrorEffect,
     ) {
-        let (target, news) = match effect {
+        let (target, change) = match effect {
             MirrorEffect::Missed { target, .. } => (*target, MemberChanges::Missed),
             MirrorEffect::Synced { target } => (*target, MemberChanges::Synced),
             MirrorEffect::Broken { target, .. } => (*target, MemberChanges::Broken),
             _ => return,
         };
-        let report = MemberReport { redundancy, partition, term, epoch, target, news };
+        let report = MemberReport { redundancy, partition, term, epoch, target, change };
         self.reports.insert((redundancy, partition, target), report);
     }
 
@@ -180,9 +180,9 @@ impl SimNode {
             let mut group: Vec<_> = of_group.map(|(_, slot)| &mut slot.mirrored).collect();
             let leads = |one: &MirroredPartition| one.is_primary() || one.is_catching_up();
             let is_mine = group.iter().any(|one| leads(one) && one.term() == report.term);
-            let is_ready = report.news != MemberChanges::Synced
+            let is_ready = report.change != MemberChanges::Synced
                 || group.iter_mut().all(|one| one.ready(report.target, now));
-            if report.news == MemberChanges::Synced {
+            if report.change == MemberChanges::Synced {
                 // It is ready by the newest map.
                 report.epoch = known;
             }
@@ -258,7 +258,7 @@ impl SimNode {
     /// The leader has answered the report under way, with the map of `by`.
     fn reported(&mut self, by: Epoch, now: Duration) {
         let reported = std::mem::take(&mut self.membership.reported);
-        for report in reported.iter().filter(|report| report.news == MemberChanges::Missed) {
+        for report in reported.iter().filter(|report| report.change == MemberChanges::Missed) {
             let of_group = self.slots.iter_mut().filter(|((_, partition), slot)| {
                 *partition == report.partition && slot.redundancy == report.redundancy
             });

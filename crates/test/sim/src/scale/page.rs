@@ -21,29 +21,29 @@ pub fn page(all: &[ScaleMetrics]) -> String {
         COST.latency.as_micros(),
         COST.bytes_per_s * 8.0 / 1e9,
         COST.per_message.as_micros(),
-        all.first().map_or(0, |figures| figures.node_mib),
+        all.first().map_or(0, |metrics| metrics.node_mib),
     );
     page.push_str(
         "| nodes | partitions | primaries, most / mean | copies, most / mean | files, most / mean | second copies on | messages per create | failover ms | to the busiest node | rebuild ms | without maps ms | map KiB | maps KiB |\n\
          |---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
-    for figures in all {
+    for metrics in all {
         let _ = writeln!(
             page,
             "| {} | {} | {:.2} | {:.2} | {:.2} | {} nodes | {:.2} | {} | {:.0} % | {} | {} | {} | {} |",
-            figures.nodes,
-            figures.partitions,
-            figures.primaries,
-            figures.members,
-            figures.load,
-            figures.followers,
-            figures.messages_per_create,
-            figures.failover_ms,
-            figures.heir_share * 100.0,
-            figures.rebuild_ms,
-            figures.rebuild_without_maps_ms,
-            figures.map_kib,
-            figures.rebuild_maps_kib,
+            metrics.nodes,
+            metrics.partitions,
+            metrics.primaries,
+            metrics.members,
+            metrics.load,
+            metrics.followers,
+            metrics.messages_per_create,
+            metrics.failover_ms,
+            metrics.heir_share * 100.0,
+            metrics.rebuild_ms,
+            metrics.rebuild_without_maps_ms,
+            metrics.map_kib,
+            metrics.rebuild_maps_kib,
         );
     }
     page.push_str(
@@ -79,7 +79,7 @@ const TOP: f64 = 24.0;
 /// Failover and rebuild over the number of nodes, both axes logarithmic.
 #[must_use]
 pub fn chart(all: &[ScaleMetrics]) -> String {
-    let highest = all.iter().flat_map(|figures| [figures.failover_ms, figures.rebuild_ms]).max();
+    let highest = all.iter().flat_map(|metrics| [metrics.failover_ms, metrics.rebuild_ms]).max();
     let decades = (highest.unwrap_or(1).max(10) as f64).log10().ceil();
     let steps = all.len().saturating_sub(1).max(1) as f64;
     let x = |index: usize| LEFT + (WIDTH - LEFT - 24.0) * index as f64 / steps;
@@ -99,13 +99,13 @@ pub fn chart(all: &[ScaleMetrics]) -> String {
             at + 4.0
         );
     }
-    for (index, figures) in all.iter().enumerate() {
+    for (index, metrics) in all.iter().enumerate() {
         let _ = writeln!(
             svg,
             "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
             x(index),
             HEIGHT - BOTTOM + 18.0,
-            figures.nodes
+            metrics.nodes
         );
     }
     line(

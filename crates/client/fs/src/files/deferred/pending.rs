@@ -144,8 +144,8 @@ mod tests {
     fn place() -> FilePlace {
         FilePlace {
             dir: 1,
-            dir_home: location(b"dir"),
-            seal: key::tombstone(1),
+            dir_location: location(b"dir"),
+            tombstone: key::tombstone(1),
             epoch: Epoch(3),
             ctx: CallerContext::root(),
         }
@@ -154,11 +154,11 @@ mod tests {
     fn unsent(files: &DeferredFiles, ino: u64, name: &[u8]) -> UnsentFile {
         UnsentFile {
             ino,
-            home: location(name),
+            location: location(name),
             place: files.waiting().start_place(place()),
             value: Vec::new(),
             flags: OpenFlags::creating(),
-            hold: ino,
+            open_reference: ino,
             is_open: true,
             is_held: false,
         }

@@ -20,13 +20,13 @@ pub const FILES_MAX: usize = 64;
 /// A file that nobody knows of yet.
 pub struct UnsentFile {
     pub ino: u64,
-    pub home: RecordLocation,
+    pub location: RecordLocation,
     pub place: Arc<FilePlace>,
     /// Inode and data.
     pub value: Vec<u8>,
     pub flags: OpenFlags,
     /// Token of the handle's open reference.
-    pub hold: u64,
+    pub open_reference: u64,
     pub is_open: bool,
     /// It was open when it was sent: its open reference is to be ended.
     pub is_held: bool,
@@ -37,9 +37,9 @@ pub struct UnsentFile {
 pub struct FilePlace {
     /// The directory: its number and where it lives.
     pub dir: u64,
-    pub dir_home: RecordLocation,
+    pub dir_location: RecordLocation,
     /// Key of the directory's tombstone.
-    pub seal: Key,
+    pub tombstone: Key,
     pub epoch: Epoch,
     pub ctx: CallerContext,
 }
@@ -68,14 +68,14 @@ impl NamedFiles {
             // A file is much to move.
             self.all.reserve(FILES_MAX);
         }
-        self.hashes.push(hash(&file.home.key));
+        self.hashes.push(hash(&file.location.key));
         self.all.push(file);
     }
 
     /// Whether one of them is to be made there; `wanted` is the hash of the key.
-    fn has(&self, home: &RecordLocation, wanted: u64) -> bool {
+    fn has(&self, location: &RecordLocation, wanted: u64) -> bool {
         let mut known = self.hashes.iter().zip(&self.all);
-        known.any(|(hash, file)| *hash == wanted && file.home == *home)
+        known.any(|(hash, file)| *hash == wanted && file.location == *location)
     }
 
     /// The last one of this number.
@@ -86,10 +86,10 @@ impl NamedFiles {
 
 impl WaitingFiles {
     /// Whether a file that waits or flies is to be made there.
-    pub fn has(&self, home: &RecordLocation) -> bool {
-        let wanted = hash(&home.key);
+    pub fn has(&self, location: &RecordLocation) -> bool {
+        let wanted = hash(&location.key);
         let mut all = std::iter::once(&self.files).chain(&self.flying);
-        all.any(|files| files.has(home, wanted))
+        all.any(|files| files.has(location, wanted))
     }
 
     /// The place of the last file, if it is this one.
@@ -116,16 +116,16 @@ impl UnsentFile {
 
 /// Runs `work` with the operations that make the files.
 pub fn with_operations<T>(files: &[UnsentFile], work: impl FnOnce(Vec<Operation<'_>>) -> T) -> T {
-    let marks: Vec<EntryMark> =
-        files.iter().map(|file| EntryMark::new(&file.home.key, file.changed())).collect();
-    let operations = files.iter().zip(&marks).map(|(file, mark)| {
+    let stamps: Vec<EntryMark> =
+        files.iter().map(|file| EntryMark::new(&file.location.key, file.changed())).collect();
+    let operations = files.iter().zip(&stamps).map(|(file, stamp)| {
         let entry = NewEntry {
-            home: &file.home,
+            location: &file.location,
             value: &file.value,
-            tombstone: &file.place.seal,
-            mark,
+            tombstone: &file.place.tombstone,
+            stamp,
             is_directory: false,
-            hold: if file.is_open { file.hold } else { 0 },
+            open_reference: if file.is_open { file.open_reference } else { 0 },
         };
         entry.request(false)
     });

@@ -23,13 +23,13 @@ pub enum Deed {
     /// The same: by an early completion if it can.
     Create,
     /// The same, and gets a delegation if it has made `K`.
-    Borrow,
+    Grant,
     /// Makes the directory's tombstone, if `K` is not there: nothing is made in it any more.
-    Seal,
+    Tombstone,
     /// Gives `K` the name `X`.
     Rename,
     /// Asks whether `K` is there, with a delegation.
-    Lease,
+    Delegate,
     /// Says again what it was told under the delegation, and gives it back.
     Recall,
     /// Raises the name-space generation: changes of clients under an older one are refused from
@@ -44,9 +44,9 @@ enum At {
     Claimed,
     Looked,
     Filled,
-    Posted,
+    Submitted,
     Failed,
-    BoardNext,
+    TableNext,
     Asked,
 }
 
@@ -64,10 +64,10 @@ enum Node {
     RevokeAll(usize),
     /// Checks whether a delegation stands against it.
     Turn(usize),
-    Bar(usize),
+    Lock(usize),
     /// Has locked a record lock word for exclusive change, under which this was submitted, without
     /// carrying it out before.
-    BarredOver(usize, u64),
+    LockedOver(usize, u64),
     Apply(usize),
     Raised(usize),
 }
@@ -77,7 +77,7 @@ enum Node {
 enum Next {
     Serve,
     Apply,
-    Seal,
+    Tombstone,
 }
 
 /// Clients that may submit.
@@ -95,21 +95,21 @@ struct Client {
     done: usize,
     answer: Option<bool>,
     /// Whether `K` is there, as it knows under a delegation.
-    leased: Option<bool>,
+    delegated: Option<bool>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct World {
     record: bool,
     other: bool,
-    on_board: bool,
+    in_table: bool,
     /// The directory takes nothing new.
-    sealed: bool,
-    claim: u64,
+    has_tombstone: bool,
+    lock_word: u64,
     pending: bool,
     open: Open,
     forbidden: bool,
-    lease_of: Option<usize>,
+    delegation_of: Option<usize>,
     queue: Vec<usize>,
     node: Node,
     clients: Vec<Client>,
@@ -132,14 +132,14 @@ impl Model {
     fn answer(&self, world: &mut World, client: usize, told: bool) {
         let deed = self.deed(world, client);
         let one = &mut world.clients[client];
-        one.leased = match deed {
-            Some(Deed::Lease) => Some(told),
-            Some(Deed::Borrow) if told => Some(true),
+        one.delegated = match deed {
+            Some(Deed::Delegate) => Some(told),
+            Some(Deed::Grant) if told => Some(true),
             // It knows what it changes itself under its delegation.
-            Some(Deed::Create | Deed::Make) if told => one.leased.map(|_| true),
-            Some(Deed::Remove | Deed::Rename) if told => one.leased.map(|_| false),
+            Some(Deed::Create | Deed::Make) if told => one.delegated.map(|_| true),
+            Some(Deed::Remove | Deed::Rename) if told => one.delegated.map(|_| false),
             Some(Deed::Recall) => None,
-            _ => one.leased,
+            _ => one.delegated,
         };
         (one.at, one.answer, one.done) = (At::Begin, None, one.done + 1);
         world.history.push((client, Some(told)));
@@ -165,25 +165,25 @@ impl Model {
                 assert!(is_known, "it does one thing after the other");
                 // Nobody takes a delegation away, and what the client knew under it cannot have
                 // changed. A client that never had one has nothing to say.
-                let was = world.clients[client].leased.unwrap_or(world.record);
-                next.lease_of = next.lease_of.filter(|one| *one != client);
+                let was = world.clients[client].delegated.unwrap_or(world.record);
+                next.delegation_of = next.delegation_of.filter(|one| *one != client);
                 self.answer(&mut next, client, was);
             }
-            (Deed::Remove | Deed::Create | Deed::Borrow, at) => {
-                self.post(world, &mut next, (client, at))
+            (Deed::Remove | Deed::Create | Deed::Grant, at) => {
+                self.submit(world, &mut next, (client, at))
             }
             (Deed::Look, At::Begin) => {
                 next.history.push((client, None));
-                let is_posted = LockWord::read(world.claim)
-                    .is_some_and(|claim| claim.state == LockWordState::Posted);
-                if is_posted && self.rules.reader_looks_at_claim {
+                let is_submitted = LockWord::read(world.lock_word)
+                    .is_some_and(|lock_word| lock_word.state == LockWordState::Posted);
+                if is_submitted && self.rules.reader_looks_at_lock_word {
                     Self::ask(&mut next, client);
                 } else {
-                    next.clients[client].at = At::BoardNext;
+                    next.clients[client].at = At::TableNext;
                 }
             }
-            (Deed::Look, At::BoardNext) => {
-                if world.on_board {
+            (Deed::Look, At::TableNext) => {
+                if world.in_table {
                     self.answer(&mut next, client, true);
                 } else {
                     Self::ask(&mut next, client);
@@ -201,77 +201,78 @@ impl Model {
     /// Whether the outcome is certain of what a client submits.
     fn is_certain(&self, world: &World, client: usize) -> bool {
         match self.deed(world, client) {
-            Some(Deed::Create | Deed::Borrow) => {
-                !world.record && (!world.sealed || !self.rules.client_looks_for_seal)
+            Some(Deed::Create | Deed::Grant) => {
+                !world.record && (!world.has_tombstone || !self.rules.client_looks_for_tombstone)
             }
-            _ => world.on_board,
+            _ => world.in_table,
         }
     }
 
     /// Whether it finds that it may submit.
-    fn may_post(&self, world: &World, client: usize) -> bool {
+    fn may_submit(&self, world: &World, client: usize) -> bool {
         match world.open {
             Open::No => false,
             Open::All => {
-                self.deed(world, client) != Some(Deed::Borrow) || !self.rules.client_looks_for_whom
+                self.deed(world, client) != Some(Deed::Grant)
+                    || !self.rules.client_looks_for_sole_client
             }
-            Open::Only(one) => one == client || !self.rules.client_looks_for_whom,
+            Open::Only(one) => one == client || !self.rules.client_looks_for_sole_client,
         }
     }
 
     /// One step of a submission.
-    fn post(&self, world: &World, next: &mut World, (client, at): (usize, At)) {
-        let claim = LockWord::new(ClientId(client as u64 + 1), client);
-        let posted = claim.in_state(LockWordState::Posted).word();
+    fn submit(&self, world: &World, next: &mut World, (client, at): (usize, At)) {
+        let lock_word = LockWord::new(ClientId(client as u64 + 1), client);
+        let submitted = lock_word.in_state(LockWordState::Posted).word();
         let go = |next: &mut World, at| next.clients[client].at = at;
         match at {
             At::Begin => {
                 next.history.push((client, None));
-                if world.claim == 0 && self.rules.client_looks_at_board_after_claim {
-                    next.claim = claim.word();
+                if world.lock_word == 0 && self.rules.client_looks_at_table_after_claim {
+                    next.lock_word = lock_word.word();
                     go(next, At::Claimed);
-                } else if world.claim == 0 && self.is_certain(world, client) {
+                } else if world.lock_word == 0 && self.is_certain(world, client) {
                     // The wrong order: it claims the lock word after it has looked at the table.
-                    go(next, At::BoardNext);
+                    go(next, At::TableNext);
                 } else {
                     Self::ask(next, client);
                 }
             }
-            At::BoardNext => {
-                if world.claim == 0 {
-                    next.claim = claim.word();
+            At::TableNext => {
+                if world.lock_word == 0 {
+                    next.lock_word = lock_word.word();
                     go(next, At::Looked);
                 } else {
                     Self::ask(next, client);
                 }
             }
             At::Claimed => {
-                let may = self.may_post(world, client)
+                let may = self.may_submit(world, client)
                     && self.is_certain(world, client)
                     && !world.forbidden;
                 go(next, if may { At::Looked } else { At::Failed });
             }
             At::Looked => {
-                next.pending |= self.rules.client_sets_bit_before_posting;
+                next.pending |= self.rules.client_sets_bit_before_submitting;
                 go(next, At::Filled);
             }
             At::Filled => {
-                if world.claim != claim.word() {
+                if world.lock_word != lock_word.word() {
                     go(next, At::Failed);
                 } else {
-                    next.claim = posted;
-                    if self.rules.client_sets_bit_before_posting {
+                    next.lock_word = submitted;
+                    if self.rules.client_sets_bit_before_submitting {
                         self.answer(next, client, true);
                     } else {
                         // It meant to set the bit now, and does not come to it.
-                        go(next, At::Posted);
+                        go(next, At::Submitted);
                     }
                 }
             }
-            At::Posted => self.answer(next, client, true),
+            At::Submitted => self.answer(next, client, true),
             At::Failed => {
-                if world.claim == claim.word() || !self.rules.client_frees_only_its_own {
-                    next.claim = 0;
+                if world.lock_word == lock_word.word() || !self.rules.client_frees_only_its_own {
+                    next.lock_word = 0;
                 }
                 Self::ask(next, client);
             }
@@ -282,14 +283,14 @@ impl Model {
     /// One step of the node; `None`: it has nothing to do.
     fn node(&self, world: &World) -> Option<World> {
         let mut next = world.clone();
-        let claim = LockWord::read(world.claim);
+        let lock_word = LockWord::read(world.lock_word);
         match world.node {
             Node::Idle => {
-                let at = world.queue.iter().position(|client| !self.is_held(world, *client))?;
+                let at = world.queue.iter().position(|client| !self.is_delayed(world, *client))?;
                 let client = next.queue.remove(at);
                 next.node = Node::Pending(client);
                 // It closes the table between the two; here it waits until that changes nothing.
-                if world.open == Open::No || world.claim == 0 && !world.pending {
+                if world.open == Open::No || world.lock_word == 0 && !world.pending {
                     self.reopen(&mut next);
                 }
             }
@@ -303,12 +304,12 @@ impl Model {
             }
             Node::Taken(client) => self.take(&mut next, client),
             Node::CarriedOut(client, then) => {
-                let stays_barred = then == Next::Apply && self.rules.node_bars_until_done;
-                next.claim = if stays_barred { LockWord::BARRED.word() } else { 0 };
+                let stays_locked = then == Next::Apply && self.rules.node_locks_until_done;
+                next.lock_word = if stays_locked { LockWord::LOCKED.word() } else { 0 };
                 next.node = match then {
                     Next::Serve => self.serve(&mut next, client),
                     Next::Apply => Node::Apply(client),
-                    Next::Seal => Node::Turn(client),
+                    Next::Tombstone => Node::Turn(client),
                 };
             }
             Node::Close(client) => {
@@ -318,9 +319,9 @@ impl Model {
                 next.node = Node::RevokeAll(client);
             }
             Node::RevokeAll(client) => self.revoke(&mut next, client),
-            Node::Bar(client) => self.bar(&mut next, client),
-            Node::BarredOver(client, posted) => self.catch_up(&mut next, client, posted),
-            Node::Turn(client) if self.is_held(world, client) => {
+            Node::Lock(client) => self.lock(&mut next, client),
+            Node::LockedOver(client, submitted) => self.catch_up(&mut next, client, submitted),
+            Node::Turn(client) if self.is_delayed(world, client) => {
                 next.queue.push(client);
                 next.node = Node::Idle;
                 self.reopen(&mut next);
@@ -330,8 +331,8 @@ impl Model {
                 let told = self.apply(&mut next, client);
                 next.clients[client].answer = Some(told);
                 next.node = Node::Idle;
-                if claim.is_some_and(|claim| claim.state == LockWordState::Barred) {
-                    next.claim = 0;
+                if lock_word.is_some_and(|lock_word| lock_word.state == LockWordState::Barred) {
+                    next.lock_word = 0;
                 }
                 if next.open == Open::No && self.deed(world, client) != Some(Deed::Forbid) {
                     self.reopen(&mut next);
@@ -352,84 +353,91 @@ impl Model {
     }
 
     /// The step where the node goes on to lock a word that has changed hands at each of its tries.
-    fn cannot_bar(&self, world: &World) -> Option<World> {
-        let Node::Bar(client) = world.node else { return None };
+    fn cannot_lock(&self, world: &World) -> Option<World> {
+        let Node::Lock(client) = world.node else { return None };
         let mut next = world.clone();
-        if self.rules.node_closes_where_it_cannot_bar {
+        if self.rules.node_closes_where_it_cannot_lock {
             next.node = Node::Close(client);
         } else {
-            next.node = Node::BarredOver(client, world.claim);
-            next.claim = LockWord::BARRED.word();
+            next.node = Node::LockedOver(client, world.lock_word);
+            next.lock_word = LockWord::LOCKED.word();
         }
         Some(next)
     }
 
     /// Carries out what was submitted under a lock word that is locked already.
-    fn catch_up(&self, next: &mut World, client: usize, posted: u64) {
-        if let Some(claim) = LockWord::read(posted).filter(|one| one.state == LockWordState::Posted)
+    fn catch_up(&self, next: &mut World, client: usize, submitted: u64) {
+        if let Some(lock_word) =
+            LockWord::read(submitted).filter(|one| one.state == LockWordState::Posted)
         {
-            self.carry_out(next, claim);
+            self.carry_out(next, lock_word);
         }
         next.node = Node::Apply(client);
     }
 
     /// Carries out the entry whose pending bit was taken, if it is submitted.
     fn take(&self, next: &mut World, client: usize) {
-        let claim = LockWord::read(next.claim);
-        if let Some(claim) = claim.filter(|claim| claim.state == LockWordState::Posted) {
-            self.carry_out(next, claim);
+        let lock_word = LockWord::read(next.lock_word);
+        if let Some(lock_word) =
+            lock_word.filter(|lock_word| lock_word.state == LockWordState::Posted)
+        {
+            self.carry_out(next, lock_word);
             next.node = Node::CarriedOut(client, Next::Serve);
             return;
         }
-        next.pending |= claim.is_some_and(|claim| claim.state == LockWordState::Claimed);
+        next.pending |=
+            lock_word.is_some_and(|lock_word| lock_word.state == LockWordState::Claimed);
         next.node = self.serve(next, client);
     }
 
     /// Whether what a client asks for has to wait for a delegation of another one to end.
-    fn is_held(&self, world: &World, client: usize) -> bool {
+    fn is_delayed(&self, world: &World, client: usize) -> bool {
         let changes = matches!(
             self.deed(world, client),
-            Some(Deed::Remove | Deed::Rename | Deed::Make | Deed::Create | Deed::Borrow)
+            Some(Deed::Remove | Deed::Rename | Deed::Make | Deed::Create | Deed::Grant)
         );
-        changes && world.lease_of.is_some_and(|one| one != client)
+        changes && world.delegation_of.is_some_and(|one| one != client)
     }
 
     /// Lets those clients submit whose delegations allow it.
     fn reopen(&self, next: &mut World) {
-        next.open = match next.lease_of {
-            Some(client) if self.rules.node_opens_to_who_has_leases => Open::Only(client),
+        next.open = match next.delegation_of {
+            Some(client) if self.rules.node_opens_to_sole_holder => Open::Only(client),
             _ => Open::All,
         };
     }
 
     /// Carries out what was submitted, by a client that may have gone on.
-    fn carry_out(&self, next: &mut World, claim: LockWord) {
-        let poster = claim.number;
-        let done = next.clients[poster].done;
+    fn carry_out(&self, next: &mut World, lock_word: LockWord) {
+        let submitter = lock_word.number;
+        let done = next.clients[submitter].done;
         let at = (0..=done).rev().find(|at| {
-            let deed = self.deeds[poster].get(*at);
-            matches!(deed, Some(Deed::Remove | Deed::Create | Deed::Borrow))
-                && (*at < done || matches!(next.clients[poster].at, At::Posted))
+            let deed = self.deeds[submitter].get(*at);
+            matches!(deed, Some(Deed::Remove | Deed::Create | Deed::Grant))
+                && (*at < done || matches!(next.clients[submitter].at, At::Submitted))
         });
-        let deed = self.deeds[poster][at.unwrap()];
+        let deed = self.deeds[submitter][at.unwrap()];
         let creates = deed != Deed::Remove;
         // Delegations end by themselves, if nobody relies on them any more.
-        let relies = next.clients[poster].leased.is_some();
-        if deed == Deed::Borrow && relies && self.rules.node_grants_what_was_posted {
-            next.lease_of = Some(poster);
+        let relies = next.clients[submitter].delegated.is_some();
+        if deed == Deed::Grant && relies && self.rules.node_grants_what_was_submitted {
+            next.delegation_of = Some(submitter);
         }
-        assert!(next.record != creates && !(creates && next.sealed), "it can be carried out");
-        (next.record, next.on_board) = (creates, creates);
+        assert!(
+            next.record != creates && !(creates && next.has_tombstone),
+            "it can be carried out"
+        );
+        (next.record, next.in_table) = (creates, creates);
     }
 
     /// Takes the lock word from a client that has not submitted, and carries out what is submitted.
     fn revoke(&self, next: &mut World, client: usize) {
         next.node = Node::Turn(client);
-        match LockWord::read(next.claim).filter(|_| self.rules.node_revokes_on_close) {
-            Some(claim) if claim.state == LockWordState::Claimed => next.claim = 0,
-            Some(claim) if claim.state == LockWordState::Posted => {
-                self.carry_out(next, claim);
-                next.node = Node::CarriedOut(client, Next::Seal);
+        match LockWord::read(next.lock_word).filter(|_| self.rules.node_revokes_on_close) {
+            Some(lock_word) if lock_word.state == LockWordState::Claimed => next.lock_word = 0,
+            Some(lock_word) if lock_word.state == LockWordState::Posted => {
+                self.carry_out(next, lock_word);
+                next.node = Node::CarriedOut(client, Next::Tombstone);
             }
             _ => {}
         }
@@ -437,41 +445,43 @@ impl Model {
 
     /// Locks the word for exclusive change, or carries out what was submitted under it and locks it
     /// with that.
-    fn bar(&self, next: &mut World, client: usize) {
+    fn lock(&self, next: &mut World, client: usize) {
         next.node = Node::Apply(client);
-        match LockWord::read(next.claim) {
-            Some(claim) if claim.state == LockWordState::Posted => {
-                self.carry_out(next, claim);
+        match LockWord::read(next.lock_word) {
+            Some(lock_word) if lock_word.state == LockWordState::Posted => {
+                self.carry_out(next, lock_word);
                 next.node = Node::CarriedOut(client, Next::Apply);
             }
-            Some(claim) if claim.state == LockWordState::Claimed && !self.rules.node_revokes => {}
-            Some(claim)
-                if claim.state == LockWordState::Claimed && !self.rules.node_bars_until_done =>
+            Some(lock_word)
+                if lock_word.state == LockWordState::Claimed && !self.rules.node_revokes => {}
+            Some(lock_word)
+                if lock_word.state == LockWordState::Claimed
+                    && !self.rules.node_locks_until_done =>
             {
-                next.claim = 0;
+                next.lock_word = 0;
             }
-            _ if !self.rules.node_bars_until_done => {}
-            _ => next.claim = LockWord::BARRED.word(),
+            _ if !self.rules.node_locks_until_done => {}
+            _ => next.lock_word = LockWord::LOCKED.word(),
         }
     }
 
     /// Where a request begins, once what was pending is carried out.
     fn serve(&self, next: &mut World, client: usize) -> Node {
-        if self.is_held(next, client) {
+        if self.is_delayed(next, client) {
             next.queue.push(client);
             return Node::Idle;
         }
         let is_anothers = matches!(next.open, Open::Only(one) if one != client);
         match self.deed(next, client) {
-            Some(Deed::Lease | Deed::Borrow) => Node::Close(client),
+            Some(Deed::Delegate | Deed::Grant) => Node::Close(client),
             Some(Deed::Remove | Deed::Rename | Deed::Make | Deed::Create)
                 if is_anothers && self.rules.node_closes_to_changes_of_others =>
             {
                 Node::Close(client)
             }
-            Some(Deed::Seal) if self.rules.node_closes_to_seal => Node::Close(client),
+            Some(Deed::Tombstone) if self.rules.node_closes_to_tombstone => Node::Close(client),
             Some(Deed::Forbid) if self.rules.node_closes_to_raise => Node::Close(client),
-            Some(Deed::Remove | Deed::Rename | Deed::Make | Deed::Create) => Node::Bar(client),
+            Some(Deed::Remove | Deed::Rename | Deed::Make | Deed::Create) => Node::Lock(client),
             _ => Node::Apply(client),
         }
     }
@@ -481,39 +491,39 @@ impl Model {
             Some(Deed::Remove) => {
                 let told = next.record && !next.forbidden;
                 next.record &= !told;
-                next.on_board &= next.record;
+                next.in_table &= next.record;
                 told
             }
             Some(Deed::Rename) => {
                 let told = next.record;
-                next.on_board = false;
+                next.in_table = false;
                 (next.record, next.other) = (false, next.other || told);
                 told
             }
-            Some(deed @ (Deed::Make | Deed::Create | Deed::Borrow)) => {
-                let told = !next.record && !next.sealed && !next.forbidden;
-                (next.record, next.on_board) = (next.record || told, next.on_board || told);
-                if told && deed == Deed::Borrow {
-                    next.lease_of = Some(client);
+            Some(deed @ (Deed::Make | Deed::Create | Deed::Grant)) => {
+                let told = !next.record && !next.has_tombstone && !next.forbidden;
+                (next.record, next.in_table) = (next.record || told, next.in_table || told);
+                if told && deed == Deed::Grant {
+                    next.delegation_of = Some(client);
                 }
                 told
             }
-            Some(Deed::Seal) => {
+            Some(Deed::Tombstone) => {
                 let told = !next.record;
-                next.sealed |= told;
+                next.has_tombstone |= told;
                 told
             }
             Some(Deed::Look) => {
-                next.on_board = next.record;
+                next.in_table = next.record;
                 next.record
             }
             Some(Deed::LookAtOther) => next.other,
-            Some(Deed::Lease) => {
-                next.lease_of = Some(client);
+            Some(Deed::Delegate) => {
+                next.delegation_of = Some(client);
                 next.record
             }
             Some(Deed::Forbid) => {
-                next.sealed = false;
+                next.has_tombstone = false;
                 true
             }
             Some(Deed::Recall) | None => unreachable!("nothing is asked for"),
@@ -541,17 +551,17 @@ impl Model {
 
     /// Tries all orders. `Some`: a history that cannot be explained.
     pub fn search(&self) -> Option<History> {
-        let idle = Client { at: At::Begin, done: 0, answer: None, leased: None };
+        let idle = Client { at: At::Begin, done: 0, answer: None, delegated: None };
         let first = World {
             record: true,
             other: false,
-            on_board: true,
-            sealed: false,
-            claim: 0,
+            in_table: true,
+            has_tombstone: false,
+            lock_word: 0,
             pending: false,
             open: Open::All,
             forbidden: false,
-            lease_of: None,
+            delegation_of: None,
             queue: Vec::new(),
             node: Node::Idle,
             clients: vec![idle; self.deeds.len()],
@@ -563,7 +573,7 @@ impl Model {
             let steps = (0..self.deeds.len())
                 .filter_map(|client| self.step(&world, client))
                 .chain(self.node(&world))
-                .chain(self.cannot_bar(&world))
+                .chain(self.cannot_lock(&world))
                 .collect::<Vec<_>>();
             if steps.is_empty() {
                 let all_done =

@@ -128,7 +128,7 @@ fn a_change_by_another_process_waits_for_the_reader_and_no_longer_than_the_term(
         longest = longest.max(start.elapsed());
         assert_eq!(read(&dead), b"new");
     }
-    assert!(longest > Duration::from_millis(1), "no lease was ever in the way: {longest:?}");
+    assert!(longest > Duration::from_millis(1), "no delegation was ever in the way: {longest:?}");
     assert!(longest < Duration::from_secs(5), "{longest:?}");
 }
 
@@ -174,7 +174,7 @@ fn a_reader_never_sees_less_than_what_was_acknowledged() {
                 file.close().unwrap();
             }
         });
-        assert!(kept > 10, "leases were of no use: {kept} of {reads} reads");
+        assert!(kept > 10, "delegations were of no use: {kept} of {reads} reads");
         let written = acknowledged.load(Ordering::SeqCst);
         println!(
             "{nodes} nodes, {transport}: {written} writes, {reads} reads, {kept} without a request"

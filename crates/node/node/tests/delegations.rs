@@ -111,7 +111,7 @@ fn every_kind_of_change_waits_also_of_absent_records() {
 }
 
 #[test]
-fn what_waits_keeps_its_order_and_is_not_overtaken_by_new_leases() {
+fn waiting_requests_keep_their_order_and_new_delegations_do_not_overtake_them() {
     let cluster = cluster(1, 1);
     let mut holder = Raw::connect(&cluster, 0, UNIX);
     let dataset = holder.create("d", BackendKind::Memory);
@@ -171,7 +171,7 @@ fn a_request_over_several_shards_waits_where_it_must() {
 }
 
 #[test]
-fn a_long_lease_is_for_those_who_listen_and_is_given_back() {
+fn a_long_delegation_is_for_clients_that_listen_and_is_given_back() {
     for shards in [1, 2] {
         let cluster = cluster(1, shards);
         let mut holder = Raw::connect(&cluster, 0, UNIX);

@@ -8,7 +8,7 @@ pub struct Told {
     pub record: bool,
     pub other: bool,
     pub forbidden: bool,
-    pub sealed: bool,
+    pub has_tombstone: bool,
 }
 
 /// Whether the deeds that are not in `used` can come after the others, in an order that keeps those apart which were apart in time.
@@ -20,17 +20,17 @@ pub fn explain(deeds: &[(Deed, usize, usize, bool)], used: u32, was: Told) -> bo
     let first_end = left().map(|at| deeds[at].2).min().unwrap();
     left().filter(|at| deeds[*at].1 <= first_end).any(|at| {
         let (deed, _, _, told) = deeds[at];
-        let Told { record, other, forbidden, sealed } = was;
+        let Told { record, other, forbidden, has_tombstone } = was;
         let (expected, after) = match deed {
-            Deed::Remove | Deed::Make | Deed::Create | Deed::Borrow if forbidden => (false, was),
+            Deed::Remove | Deed::Make | Deed::Create | Deed::Grant if forbidden => (false, was),
             Deed::Remove => (record, Told { record: false, ..was }),
-            Deed::Look | Deed::Lease | Deed::Recall => (record, was),
+            Deed::Look | Deed::Delegate | Deed::Recall => (record, was),
             Deed::LookAtOther => (other, was),
-            Deed::Make | Deed::Create | Deed::Borrow if sealed => (false, was),
-            Deed::Make | Deed::Create | Deed::Borrow => (!record, Told { record: true, ..was }),
+            Deed::Make | Deed::Create | Deed::Grant if has_tombstone => (false, was),
+            Deed::Make | Deed::Create | Deed::Grant => (!record, Told { record: true, ..was }),
             Deed::Rename => (record, Told { record: false, other: other || record, ..was }),
-            Deed::Forbid => (true, Told { forbidden: true, sealed: false, ..was }),
-            Deed::Seal => (!record, Told { sealed: sealed || !record, ..was }),
+            Deed::Forbid => (true, Told { forbidden: true, has_tombstone: false, ..was }),
+            Deed::Tombstone => (!record, Told { has_tombstone: has_tombstone || !record, ..was }),
         };
         told == expected && explain(deeds, used | 1 << at, after)
     })

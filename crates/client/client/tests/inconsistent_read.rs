@@ -46,7 +46,7 @@ fn read_together(dataset: &Dataset) -> bool {
 fn readers_never_see_a_mixture() {
     let cluster = cluster(2, 64);
     for in_place in [false, true] {
-        let name = format!("torn-{in_place}");
+        let name = format!("inconsistent-{in_place}");
         let writer = dataset(&client(&cluster, TRANSPORTS[0]), &name);
         KEYS.iter().for_each(|key| write(&writer, key, 0, in_place));
         let over = AtomicBool::new(false);

@@ -43,22 +43,22 @@ struct World {
     full: Option<usize>,
     clients: [At; 2],
     node: At,
-    held: [bool; 2],
+    taken: [bool; 2],
 }
 
 impl World {
     /// The steps that can come next.
     fn next(&self, rules: Rules) -> Vec<Self> {
-        let clients = (0..2).filter_map(|post| self.client(post, rules));
+        let clients = (0..2).filter_map(|entry| self.client(entry, rules));
         clients.chain(self.node(rules)).collect()
     }
 
-    fn client(&self, post: usize, rules: Rules) -> Option<Self> {
-        let (mut next, token) = (self.clone(), TOKENS[post]);
+    fn client(&self, entry: usize, rules: Rules) -> Option<Self> {
+        let (mut next, token) = (self.clone(), TOKENS[entry]);
         let is_there = if rules.client_compares { self.word == token } else { self.word != 0 };
-        next.clients[post] = match self.clients[post] {
+        next.clients[entry] = match self.clients[entry] {
             At::Begin if self.full.is_none() => {
-                (next.word, next.full) = (token, Some(post));
+                (next.word, next.full) = (token, Some(entry));
                 At::There
             }
             At::There if !is_there => At::Late,
@@ -72,8 +72,8 @@ impl World {
                 At::Done
             }
             // Its request is served once what was submitted is carried out.
-            At::Late if rules.client_asks && self.full != Some(post) => {
-                next.held[post] = false;
+            At::Late if rules.client_asks && self.full != Some(entry) => {
+                next.taken[entry] = false;
                 At::Done
             }
             At::Late if !rules.client_asks => At::Done,
@@ -83,17 +83,17 @@ impl World {
     }
 
     fn node(&self, rules: Rules) -> Option<Self> {
-        let (mut next, post) = (self.clone(), self.full?);
-        let is_there = self.word == TOKENS[post];
+        let (mut next, entry) = (self.clone(), self.full?);
+        let is_there = self.word == TOKENS[entry];
         next.node = match self.node {
             At::Begin if is_there && rules.node_swaps => {
-                (next.word, next.held[post]) = (0, true);
+                (next.word, next.taken[entry]) = (0, true);
                 At::Done
             }
             At::Begin if is_there => At::Found,
             At::Begin => At::Done,
             At::Found => {
-                (next.word, next.held[post]) = (0, true);
+                (next.word, next.taken[entry]) = (0, true);
                 At::Done
             }
             _ => {
@@ -111,12 +111,12 @@ fn found(rules: Rules) -> Option<World> {
     let (mut left, mut seen) = (vec![World::default()], HashSet::new());
     while let Some(world) = left.pop() {
         // Each client ends its own open reference alone, when it closes what it has made.
-        let robbed = (0..2).any(|post| {
-            world.clients[post] == At::There && world.word != TOKENS[post] && !world.held[post]
+        let robbed = (0..2).any(|entry| {
+            world.clients[entry] == At::There && world.word != TOKENS[entry] && !world.taken[entry]
         });
         let next = world.next(rules);
         let is_over = next.is_empty();
-        if robbed || is_over && (world.held != [false; 2] || world.full.is_some()) {
+        if robbed || is_over && (world.taken != [false; 2] || world.full.is_some()) {
             return Some(world);
         }
         left.extend(next.into_iter().filter(|next| seen.insert(next.clone())));
@@ -125,12 +125,12 @@ fn found(rules: Rules) -> Option<World> {
 }
 
 #[test]
-fn each_hold_ends_once_and_nobody_elses() {
+fn each_open_reference_ends_once_and_nobody_elses() {
     assert_eq!(found(ALL), None);
 }
 
 #[test]
-fn no_rule_of_holds_can_be_left_out() {
+fn no_rule_of_open_references_can_be_left_out() {
     let without = [
         Rules { client_swaps: false, ..ALL },
         Rules { node_swaps: false, ..ALL },

@@ -8,7 +8,7 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use samite_partition::RecordLeases;
-use samite_partition::limits::LEASE_TERM_MAX;
+use samite_partition::limits::DELEGATION_TERM_MAX;
 use samite_types::{ClientId, PartitionId};
 use samite_wire::op::{Action, Operation, ValueData};
 
@@ -65,7 +65,7 @@ type Waiting = (u64, Vec<(usize, bool)>, Duration);
 
 #[derive(Default)]
 struct World {
-    leases: RecordLeases,
+    delegations: RecordLeases,
     now: Duration,
     /// The delegations that clients were granted, and nothing else: key and client, until when.
     promised: BTreeMap<(&'static [u8], u64), Duration>,
@@ -75,7 +75,7 @@ struct World {
 
 impl World {
     /// Whether a delegation of another client stands against a change.
-    fn is_promised(&self, client: u64, keys: &[(usize, bool)]) -> bool {
+    fn is_certain(&self, client: u64, keys: &[(usize, bool)]) -> bool {
         self.promised.iter().any(|((key, holder), until)| {
             *holder != client && *until > self.now && keys.iter().any(|touch| touches(touch, key))
         })
@@ -85,22 +85,22 @@ impl World {
     fn attempt(&mut self, waiting: Waiting) -> bool {
         let (client, keys, since) = waiting;
         let op = operation(&keys);
-        let stands = self.leases.against(ClientId(client), &op, self.now, &mut |_, _| {});
-        assert_eq!(stands.is_some(), self.is_promised(client, &keys), "{keys:?} at {:?}", self.now);
-        if stands.is_some() || self.leases.is_awaited(&op) {
-            self.leases.wait_for(&op);
+        let stands = self.delegations.against(ClientId(client), &op, self.now, &mut |_, _| {});
+        assert_eq!(stands.is_some(), self.is_certain(client, &keys), "{keys:?} at {:?}", self.now);
+        if stands.is_some() || self.delegations.is_awaited(&op) {
+            self.delegations.wait_for(&op);
             self.waiting.push((client, keys, since));
             return true;
         }
-        assert!(self.now - since <= LEASE_TERM_MAX, "waited since {since:?}");
-        self.leases.changed(ClientId(client), &op, self.now);
+        assert!(self.now - since <= DELEGATION_TERM_MAX, "waited since {since:?}");
+        self.delegations.changed(ClientId(client), &op, self.now);
         self.done += 1;
         false
     }
 
     /// The work of a node when a delegation has ended or was given back.
     fn retry(&mut self) {
-        self.leases.clear_waits();
+        self.delegations.clear_waits();
         for waiting in std::mem::take(&mut self.waiting) {
             self.attempt(waiting);
         }
@@ -119,8 +119,8 @@ impl World {
             Step::Lease { client, key, term } => {
                 let key = KEYS[*key];
                 let asked = Duration::from_millis(*term);
-                let given = self.leases.grant(ClientId(*client), key, asked, self.now);
-                assert!(given <= asked.min(LEASE_TERM_MAX));
+                let given = self.delegations.grant(ClientId(*client), key, asked, self.now);
+                assert!(given <= asked.min(DELEGATION_TERM_MAX));
                 if given > Duration::ZERO {
                     let mut awaited = self.waiting.iter().flat_map(|(_, keys, _)| keys);
                     assert!(
@@ -133,7 +133,7 @@ impl World {
             }
             Step::Release { client, key } => {
                 if let Some(until) = self.promised.remove(&(KEYS[*key], *client)) {
-                    self.leases.release(ClientId(*client), KEYS[*key], until);
+                    self.delegations.release(ClientId(*client), KEYS[*key], until);
                     self.retry();
                 }
             }
@@ -148,7 +148,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
-    fn nothing_changes_under_a_lease_and_everybody_has_his_turn(steps in vec(step(), 1..120)) {
+    fn nothing_changes_under_a_delegation_and_no_client_starves(steps in vec(step(), 1..120)) {
         let mut world = World { now: Duration::from_secs(1), ..World::default() };
         for step in &steps {
             world.step(step);

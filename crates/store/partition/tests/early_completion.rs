@@ -7,19 +7,19 @@ use std::time::Duration;
 use samite_backend::Backend;
 use samite_backend::memory::MemoryBackend;
 use samite_partition::Partition;
-use samite_partition::limits::HOLDS_PER_CLIENT_MAX;
+use samite_partition::limits::OPEN_REFERENCES_PER_CLIENT_MAX;
 use samite_types::{ClientId, DatasetId, ErrorKind, PartitionId, Seq};
 use samite_wire::op::{Action, Guard, Operation, ValueData};
 
 const CLIENT: ClientId = ClientId(7);
-const MARK: &[u8] = b"mark";
+const STAMP: &[u8] = b"mark";
 
 fn partition() -> Partition {
     let mut backend = MemoryBackend::new(1 << 20, 1).unwrap();
     Partition::new(backend.open(DatasetId(1), PartitionId(0)).unwrap())
 }
 
-fn post(partition: &mut Partition, operation: Operation<'_>) -> Result<(), ErrorKind> {
+fn submit(partition: &mut Partition, operation: Operation<'_>) -> Result<(), ErrorKind> {
     partition.apply_submitted(CLIENT, &Operation { seq: Seq(1), ..operation }, Duration::ZERO)
 }
 
@@ -31,11 +31,11 @@ fn operation<'a>(actions: impl IntoIterator<Item = Action<'a>>) -> Operation<'a>
 fn make(key: &[u8], token: u64) -> Operation<'_> {
     let put = Action::Put { key, data: ValueData::Inline(b"value") };
     let hold = Action::Hold { key, token };
-    operation([put, mark(5), hold]).guard(Guard::Absent(key))
+    operation([put, stamp(5), hold]).guard(Guard::Absent(key))
 }
 
-fn mark(to: i64) -> Action<'static> {
-    Action::Advance { key: MARK, offset: 0, count: 1, to, slack: u64::MAX }
+fn stamp(to: i64) -> Action<'static> {
+    Action::Advance { key: STAMP, offset: 0, count: 1, to, slack: u64::MAX }
 }
 
 fn is_there(partition: &Partition, key: &[u8]) -> bool {
@@ -44,54 +44,54 @@ fn is_there(partition: &Partition, key: &[u8]) -> bool {
 
 fn is_marked(partition: &Partition, at: i64) -> bool {
     let bytes = &at.to_le_bytes();
-    partition.would_run(&operation([]).guard(Guard::BytesAre { key: MARK, offset: 0, bytes }))
+    partition.would_run(&operation([]).guard(Guard::BytesAre { key: STAMP, offset: 0, bytes }))
 }
 
 #[test]
 fn all_of_it_takes_effect_or_nothing_where_a_guard_fails() {
     let mut partition = partition();
-    assert_eq!(post(&mut partition, make(b"a", 1)), Ok(()));
+    assert_eq!(submit(&mut partition, make(b"a", 1)), Ok(()));
     assert!(is_there(&partition, b"a") && is_marked(&partition, 5));
     let again = operation([
         Action::Put { key: b"a", data: ValueData::Inline(b"other") },
-        mark(9),
+        stamp(9),
         Action::Put { key: b"b", data: ValueData::Inline(b"") },
     ]);
-    assert_eq!(post(&mut partition, again.guard(Guard::Absent(b"a"))), Err(ErrorKind::Conflict));
+    assert_eq!(submit(&mut partition, again.guard(Guard::Absent(b"a"))), Err(ErrorKind::Conflict));
     assert!(is_marked(&partition, 5) && !is_there(&partition, b"b"));
 }
 
 #[test]
-fn a_damaged_mark_keeps_no_record_from_going() {
+fn a_damaged_change_stamp_keeps_no_record_from_going() {
     let mut partition = partition();
-    post(&mut partition, make(b"a", 1)).unwrap();
-    post(&mut partition, operation([Action::Release { token: 1 }])).unwrap();
-    assert!(partition.rot(MARK, 3));
-    let detach = Action::Detach { key: b"a", to: b"o" };
-    let removal = operation([detach, mark(9)]).guard(Guard::Exists(b"a"));
-    assert_eq!(post(&mut partition, removal), Err(ErrorKind::Corrupt), "of the mark");
+    submit(&mut partition, make(b"a", 1)).unwrap();
+    submit(&mut partition, operation([Action::Release { token: 1 }])).unwrap();
+    assert!(partition.rot(STAMP, 3));
+    let unlink = Action::Detach { key: b"a", to: b"o" };
+    let removal = operation([unlink, stamp(9)]).guard(Guard::Exists(b"a"));
+    assert_eq!(submit(&mut partition, removal), Err(ErrorKind::Corrupt), "of the mark");
     assert!(!is_there(&partition, b"a") && !is_there(&partition, b"o"));
 }
 
 #[test]
 fn a_damaged_record_stays_and_nothing_is_said_to_have_changed() {
     let mut partition = partition();
-    post(&mut partition, make(b"a", 1)).unwrap();
+    submit(&mut partition, make(b"a", 1)).unwrap();
     assert!(partition.rot(b"a", 3));
     let guard = Guard::BytesAre { key: b"a", offset: 0, bytes: b"value" };
-    let detach = Action::Detach { key: b"a", to: b"o" };
-    let removal = operation([detach, mark(9)]).guard(guard);
-    assert_eq!(post(&mut partition, removal), Err(ErrorKind::Corrupt));
+    let unlink = Action::Detach { key: b"a", to: b"o" };
+    let removal = operation([unlink, stamp(9)]).guard(guard);
+    assert_eq!(submit(&mut partition, removal), Err(ErrorKind::Corrupt));
     assert!(is_there(&partition, b"a") && is_marked(&partition, 5));
 }
 
 #[test]
-fn too_many_holds_keep_no_record_from_being_made() {
+fn too_many_open_references_keep_no_record_from_being_made() {
     let mut partition = partition();
-    post(&mut partition, make(b"a", 1)).unwrap();
-    for token in 2..=HOLDS_PER_CLIENT_MAX as u64 {
-        post(&mut partition, operation([Action::Hold { key: b"a", token }])).unwrap();
+    submit(&mut partition, make(b"a", 1)).unwrap();
+    for token in 2..=OPEN_REFERENCES_PER_CLIENT_MAX as u64 {
+        submit(&mut partition, operation([Action::Hold { key: b"a", token }])).unwrap();
     }
-    assert_eq!(post(&mut partition, make(b"b", u64::MAX)), Err(ErrorKind::TooManyOpen));
+    assert_eq!(submit(&mut partition, make(b"b", u64::MAX)), Err(ErrorKind::TooManyOpen));
     assert!(is_there(&partition, b"b") && is_marked(&partition, 5));
 }

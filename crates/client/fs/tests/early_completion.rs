@@ -16,8 +16,8 @@ use samite_types::ErrorKind;
 
 const REPLACE: RenameFlags = RenameFlags { no_replace: false, exchange: false, whiteout: false };
 
-fn posts(client: &Client) -> u64 {
-    client.stats().posts
+fn early_completions(client: &Client) -> u64 {
+    client.stats().early_completions
 }
 
 /// Makes files that are published to clients of the host, without open references.
@@ -59,7 +59,7 @@ fn removals_are_left_with_the_node_and_seen_by_all_at_once() {
             }
         }
         let spent = rig.client.stats() - before;
-        assert!(spent.posts > 200, "{spent:?} on {nodes} nodes");
+        assert!(spent.early_completions > 200, "{spent:?} on {nodes} nodes");
         assert!(spent.requests < 150, "{spent:?} on {nodes} nodes");
         near.1.rmdir(&root(), b"/d").unwrap();
     }
@@ -71,9 +71,9 @@ fn the_directory_has_changed_when_the_call_returns() {
     let (_, other) = rig.another_over(TransportKind::Shm);
     for path in make(&other, 20) {
         let before = other.stat(&root(), b"/d", true).unwrap().mtime;
-        let posted = posts(&rig.client);
+        let completed = early_completions(&rig.client);
         rig.fs.unlink(&root(), &path).unwrap();
-        assert_eq!(posts(&rig.client), posted + 1);
+        assert_eq!(early_completions(&rig.client), completed + 1);
         assert!(other.stat(&root(), b"/d", true).unwrap().mtime > before);
     }
 }
@@ -85,7 +85,7 @@ fn what_is_not_certain_is_asked_for() {
     let asked = |what: &str, call: &dyn Fn()| {
         let before = rig.client.stats();
         call();
-        assert_eq!((rig.client.stats() - before).posts, 0, "{what}");
+        assert_eq!((rig.client.stats() - before).early_completions, 0, "{what}");
     };
     let gone = |path: &[u8]| assert_eq!(kind(fs.stat(&root(), path, true)), ErrorKind::NotFound);
     asked("of nothing", &|| assert_eq!(kind(fs.unlink(&root(), b"/d/no")), ErrorKind::NotFound));
@@ -130,7 +130,7 @@ fn a_file_that_is_open_lives_on() {
     fs.stat(&root(), b"/d", true).unwrap();
     fs.stat(&root(), b"/d/f", true).unwrap();
     fs.unlink(&root(), b"/d/f").unwrap();
-    assert_eq!(posts(&client), 1);
+    assert_eq!(early_completions(&client), 1);
     assert_eq!(file.write_at(b"S", 0).unwrap(), 1);
     assert_eq!(common::read_all(&file).unwrap(), b"Still here");
     assert_eq!(file.attr().unwrap().nlink, 0);
@@ -205,7 +205,7 @@ fn what_is_removed_stays_removed_for_who_is_told() {
             removed.fetch_add(1, Ordering::SeqCst);
         }
     });
-    assert!(posts(&rig.client) > 100, "{}", posts(&rig.client));
+    assert!(early_completions(&rig.client) > 100, "{}", early_completions(&rig.client));
 }
 
 #[derive(Clone, Debug)]
@@ -331,7 +331,7 @@ fn while_listening(client: &Client, work: impl FnOnce()) {
 }
 
 #[test]
-fn who_has_all_leases_leaves_changes_with_the_node_and_gets_more_leases_for_certain() {
+fn the_sole_holder_completes_early_and_gets_more_delegations_for_certain() {
     let rig = rig(1);
     let (fs, (_, far)) = (&rig.fs, rig.another_over(TransportKind::Unix));
     let before = rig.client.stats();
@@ -340,23 +340,23 @@ fn who_has_all_leases_leaves_changes_with_the_node_and_gets_more_leases_for_cert
             let path = format!("/d/{index}").into_bytes();
             let made = fs.open_found(&root(), &path, OpenFlags::creating(), 0o640).unwrap();
             made.found.file.close().unwrap();
-            let promise = made.name.expect("nobody else has changed anything of late");
+            let delegation = made.name.expect("nobody else has changed anything of late");
             match index % 6 {
                 0 => far.unlink(&root(), &path).unwrap(),
                 1 => far.chmod(&root(), &path, 0o600, true).unwrap(),
                 // Not longer than a delegation, on the busiest machine.
-                2 => assert!(promise.left(fs).is_none_or(|left| left < Duration::from_secs(4))),
+                2 => assert!(delegation.left(fs).is_none_or(|left| left < Duration::from_secs(4))),
                 _ => fs.unlink(&root(), &path).unwrap(),
             }
             if index % 6 < 2 {
-                assert!(promise.left(fs).is_none(), "it was called back");
+                assert!(delegation.left(fs).is_none(), "it was called back");
                 let perm = fs.stat(&root(), &path, true).ok().map(|attr| attr.perm);
                 assert_eq!(perm, (index % 6 == 1).then_some(0o600));
             }
         }
     });
     let spent = rig.client.stats() - before;
-    assert!(spent.posts > 200, "{spent:?}");
+    assert!(spent.early_completions > 200, "{spent:?}");
 }
 
 #[test]
@@ -380,10 +380,13 @@ fn what_a_client_counts_on_holds_whoever_changes_it_meanwhile() {
                 let path = format!("/d/{}", round % 7).into_bytes();
                 fs.open_found(&root(), &path, OpenFlags::creating(), 0o640).unwrap();
                 let made = fs.open_found(&root(), b"/d/k", OpenFlags::creating(), 0o640).unwrap();
-                let left = || made.name.and_then(|promise| promise.left(fs));
+                let left = || made.name.and_then(|delegation| delegation.left(fs));
                 if left().is_some() {
                     let is_there = far.stat(&root(), b"/d/k", true).is_ok();
-                    assert!(is_there || left().is_none(), "removed under a lease, round {round}");
+                    assert!(
+                        is_there || left().is_none(),
+                        "removed under a delegation, round {round}"
+                    );
                     held += u32::from(left().is_some());
                 }
                 made.found.file.close().unwrap();
@@ -395,5 +398,5 @@ fn what_a_client_counts_on_holds_whoever_changes_it_meanwhile() {
         });
     });
     let spent = rig.client.stats() - before;
-    assert!(held > 0 && spent.posts > 100, "{held} held, {spent:?}");
+    assert!(held > 0 && spent.early_completions > 100, "{held} held, {spent:?}");
 }

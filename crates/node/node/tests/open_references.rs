@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::{Ended, Got, Raw, SHM, TCP, UNIX, cluster};
 use samite_types::{DatasetId, ErrorKind, PartitionId};
 use samite_wire::control::BackendKind;
-use samite_wire::op::{Action, DETACHED_KEPT, DETACHED_REMOVED, Operation};
+use samite_wire::op::{Action, Operation, UNLINKED_KEPT, UNLINKED_REMOVED};
 
 fn numbers(ended: Ended) -> Vec<u64> {
     let Ended::Done(results) = ended else { panic!("{ended:?}") };
@@ -27,13 +27,13 @@ fn hold(raw: &Raw, dataset: DatasetId, p: PartitionId, token: u64) {
     assert_eq!(numbers(raw.one(dataset, Operation::new(p, [get, hold]))), [1]);
 }
 
-fn detach(raw: &Raw, dataset: DatasetId, p: PartitionId) -> u64 {
-    let detach = Action::Detach { key: b"name", to: b"o" };
-    numbers(raw.one(dataset, Operation::new(p, [detach])))[0]
+fn unlink(raw: &Raw, dataset: DatasetId, p: PartitionId) -> u64 {
+    let unlink = Action::Detach { key: b"name", to: b"o" };
+    numbers(raw.one(dataset, Operation::new(p, [unlink])))[0]
 }
 
 #[test]
-fn a_held_record_outlives_its_name_and_anyone_may_release_it() {
+fn a_referenced_record_outlives_its_name_and_anyone_may_release_it() {
     let cluster = cluster(1, 2);
     for transport in [SHM, UNIX, TCP] {
         let mut holder = Raw::connect(&cluster, 0, transport);
@@ -43,7 +43,7 @@ fn a_held_record_outlives_its_name_and_anyone_may_release_it() {
         for (shard, token) in [(0, 7), (1, 8)] {
             let p = holder.partition(shard, 2);
             hold(&holder, dataset, p, token);
-            assert_eq!(detach(&other, dataset, p), DETACHED_KEPT);
+            assert_eq!(unlink(&other, dataset, p), UNLINKED_KEPT);
             let name = other.one(dataset, Operation::get(p, b"name"));
             assert_eq!(name.failure(), ErrorKind::NotFound);
             let found = Operation::new(p, [Action::Locate { token }]);
@@ -53,14 +53,14 @@ fn a_held_record_outlives_its_name_and_anyone_may_release_it() {
             assert_eq!(numbers(other.one(dataset, release)), [0]);
             assert_eq!(other.status().abandoned, 1);
             let sweep = Operation::new(p, [Action::Detach { key: b"o", to: b"o" }]);
-            assert_eq!(numbers(other.one(dataset, sweep)), [DETACHED_REMOVED]);
+            assert_eq!(numbers(other.one(dataset, sweep)), [UNLINKED_REMOVED]);
             assert_eq!(other.status().abandoned, 0);
         }
     }
 }
 
 #[test]
-fn holds_end_a_while_after_the_last_connection_of_their_client() {
+fn open_references_end_a_while_after_the_last_connection_of_their_client() {
     let cluster = cluster(1, 2);
     let mut other = Raw::connect(&cluster, 0, UNIX);
     let dataset = other.create("d", BackendKind::Memory);
@@ -68,13 +68,13 @@ fn holds_end_a_while_after_the_last_connection_of_their_client() {
     let places = [other.partition(0, 2), other.partition(1, 2)];
     for (p, token) in places.into_iter().zip(1..) {
         hold(&holder, dataset, p, token);
-        assert_eq!(detach(&other, dataset, p), DETACHED_KEPT);
+        assert_eq!(unlink(&other, dataset, p), UNLINKED_KEPT);
     }
     drop(holder);
     assert_eq!(other.status().abandoned, 0, "it might come back");
     let start = Instant::now();
     while other.status().abandoned < 2 {
-        assert!(start.elapsed() < Duration::from_secs(10), "the holds stay for ever");
+        assert!(start.elapsed() < Duration::from_secs(10), "the open references stay for ever");
         thread::sleep(Duration::from_millis(50));
     }
     assert!(start.elapsed() > Duration::from_secs(1));

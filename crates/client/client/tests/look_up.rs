@@ -9,11 +9,16 @@ use samite_types::{Epoch, NodeId, PartitionId};
 use samite_wire::lookup::HEAD_LEN;
 use samite_wire::op::{Action, Guard, Operation};
 
-const NO_LEASE: Epoch = Epoch(u64::MAX);
+const ANY_NAME_SPACE: Epoch = Epoch(u64::MAX);
 
-fn shown(dataset: &Dataset, partition: PartitionId, key: &[u8], lease: Epoch) -> Option<Vec<u8>> {
+fn shown(
+    dataset: &Dataset,
+    partition: PartitionId,
+    key: &[u8],
+    name_space: Epoch,
+) -> Option<Vec<u8>> {
     let mut dest = [0; HEAD_LEN];
-    let head = dataset.head(partition, key, lease, &mut dest)?;
+    let head = dataset.head(partition, key, name_space, &mut dest)?;
     Some(dest[..head.len].to_vec())
 }
 
@@ -36,31 +41,35 @@ fn what_was_made_or_looked_up_is_shown_until_it_changes() {
     let partition = PartitionId(3);
     let (one, two) = ([1; HEAD_LEN], [2; HEAD_LEN]);
     run(&dataset, Operation::put(partition, b"k", &one).guard(Guard::Absent(b"k")));
-    assert_eq!(shown(&dataset, partition, b"k", NO_LEASE).unwrap(), one);
-    assert_eq!(shown(&dataset, PartitionId(4), b"k", NO_LEASE), None);
-    assert_eq!(shown(&over_tcp, partition, b"k", NO_LEASE), None, "memory is not shared over tcp");
+    assert_eq!(shown(&dataset, partition, b"k", ANY_NAME_SPACE).unwrap(), one);
+    assert_eq!(shown(&dataset, PartitionId(4), b"k", ANY_NAME_SPACE), None);
+    assert_eq!(
+        shown(&over_tcp, partition, b"k", ANY_NAME_SPACE),
+        None,
+        "memory is not shared over tcp"
+    );
 
     run(&over_tcp, Operation::put(partition, b"k", &two));
-    assert_eq!(shown(&dataset, partition, b"k", NO_LEASE), None, "it has changed");
+    assert_eq!(shown(&dataset, partition, b"k", ANY_NAME_SPACE), None, "it has changed");
     look_up(&over_tcp, partition, b"k");
-    assert_eq!(shown(&dataset, partition, b"k", NO_LEASE).unwrap(), two);
+    assert_eq!(shown(&dataset, partition, b"k", ANY_NAME_SPACE).unwrap(), two);
 
     run(&dataset, Operation::new(partition, [Action::RaiseLease { epoch: Epoch(9) }]));
     assert_eq!(shown(&dataset, partition, b"k", Epoch(8)), None, "it stands on an old epoch");
     assert_eq!(shown(&dataset, partition, b"k", Epoch(9)).unwrap(), two);
 
     run(&dataset, Operation::new(partition, [Action::Delete { key: b"k" }]));
-    assert_eq!(shown(&dataset, partition, b"k", NO_LEASE), None);
+    assert_eq!(shown(&dataset, partition, b"k", ANY_NAME_SPACE), None);
 
     let long = [b'k'; 200];
     run(&dataset, Operation::put(partition, &long, &one).guard(Guard::Absent(&long)));
-    assert_eq!(shown(&dataset, partition, &long, NO_LEASE), None, "the key is too long");
+    assert_eq!(shown(&dataset, partition, &long, ANY_NAME_SPACE), None, "the key is too long");
     run(&dataset, Operation::put(partition, b"s", b"short").guard(Guard::Absent(b"s")));
-    assert_eq!(shown(&dataset, partition, b"s", NO_LEASE), None, "the value is too short");
+    assert_eq!(shown(&dataset, partition, b"s", ANY_NAME_SPACE), None, "the value is too short");
     run(&dataset, Operation::put(partition, b"k", &[7; 500]).guard(Guard::Absent(b"k")));
-    assert_eq!(shown(&dataset, partition, b"k", NO_LEASE).unwrap(), [7; HEAD_LEN]);
+    assert_eq!(shown(&dataset, partition, b"k", ANY_NAME_SPACE).unwrap(), [7; HEAD_LEN]);
     cluster.stop_node(NodeId(0)).unwrap();
-    assert_eq!(shown(&dataset, partition, b"k", NO_LEASE), None, "the node is gone");
+    assert_eq!(shown(&dataset, partition, b"k", ANY_NAME_SPACE), None, "the node is gone");
 }
 
 /// One writer changes records for good and then says so; readers never see an earlier value after
@@ -85,7 +94,7 @@ fn readers_never_see_the_past_and_never_a_mixture() {
                     number = (number + 1) % KEYS;
                     let before = said[number as usize].load(Ordering::SeqCst);
                     let partition = own.partition_of(&key(number));
-                    let Some(value) = shown(&own, partition, &key(number), NO_LEASE) else {
+                    let Some(value) = shown(&own, partition, &key(number), ANY_NAME_SPACE) else {
                         continue;
                     };
                     let numbers: Vec<u64> = value

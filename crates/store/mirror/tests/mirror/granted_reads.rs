@@ -8,7 +8,7 @@ use samite_partition::NoGrants;
 use samite_types::{ClientId, Epoch, TargetId, Term};
 use samite_wire::control::{GroupMember, MemberConsistency};
 
-use crate::client::{Call, Said, Wish, said};
+use crate::client::{Call, CallAction, Said, said};
 use crate::node::{Node, Out};
 
 const STEP: Duration = Duration::from_millis(10);
@@ -35,7 +35,7 @@ struct Scene {
 
 impl Scene {
     /// With one record that both have, and a read lease of the other.
-    fn lent(rules: MirrorRules) -> Self {
+    fn granted(rules: MirrorRules) -> Self {
         let node = |target| Node::new(TargetId(target), 0, (rules, true));
         let (now, seq) = (Duration::from_secs(1), 0);
         let mut scene = Self { primary: node(1), other: node(2), now, seq };
@@ -45,7 +45,7 @@ impl Scene {
         scene.pass(1);
         scene.append();
         scene.pass(50);
-        assert!(!scene.reads(), "nothing is lent before somebody asks");
+        assert!(!scene.reads(), "nothing is granted before somebody asks");
         scene.pass(2);
         assert!(scene.reads());
         scene
@@ -72,33 +72,33 @@ impl Scene {
         }
     }
 
-    fn call(&mut self, wish: Wish) -> Call {
+    fn call(&mut self, action: CallAction) -> Call {
         self.seq += 1;
-        Call { client: 0, seq: self.seq, wish, token: self.seq, is_retry: false }
+        Call { client: 0, seq: self.seq, action, token: self.seq, is_retry: false }
     }
 
     /// A change; the position that its answer waits for.
     fn append(&mut self) -> Option<CommitPosition> {
-        let call = self.call(Wish::Append { key: 1 });
+        let call = self.call(CallAction::Append { key: 1 });
         let now = self.now + self.primary.ahead;
         let at = ApplyTime { now, lease_until: now + Duration::from_secs(1) };
         let mirrored = &mut self.primary.mirrored;
-        let (outcome, ticket) = call.carry_out(CLIENT, |client, context, operation| {
+        let (outcome, commit_position) = call.carry_out(CLIENT, |client, context, operation| {
             mirrored.apply(client, context, operation, &mut NoGrants, at)
         });
         assert!(matches!(said(&outcome), Said::Done), "{outcome:?}");
-        ticket
+        commit_position
     }
 
     /// Whether the other member answers a read now.
     fn reads(&mut self) -> bool {
-        let call = self.call(Wish::Read { key: 1 });
+        let call = self.call(CallAction::Read { key: 1 });
         let at = ApplyTime { now: self.now, lease_until: Duration::ZERO };
         let mirrored = &mut self.other.mirrored;
-        let (outcome, ticket) = call.carry_out(CLIENT, |client, context, operation| {
+        let (outcome, commit_position) = call.carry_out(CLIENT, |client, context, operation| {
             mirrored.apply(client, context, operation, &mut NoGrants, at)
         });
-        ticket.is_none() && matches!(said(&outcome), Said::Value(_))
+        commit_position.is_none() && matches!(said(&outcome), Said::Value(_))
     }
 
     /// The primary's clock jumps, and it goes on without the other member, which hears nothing any more. Whether that still answers when a change is committed.
@@ -106,9 +106,9 @@ impl Scene {
         self.primary.ahead = Duration::from_secs(5);
         let without = view(2, MemberConsistency::NeedsResync);
         self.primary.configure(&without, self.now);
-        let ticket = self.append();
+        let commit_position = self.append();
         let waits = |scene: &Self| {
-            ticket
+            commit_position
                 .is_some_and(|t| scene.primary.mirrored.commit_status(t) != CommitStatus::Committed)
         };
         for _ in 0..200 {
@@ -123,12 +123,12 @@ impl Scene {
 }
 
 #[test]
-fn what_was_lent_outlasts_a_jump_of_the_clock() {
-    assert!(!Scene::lent(MirrorRules::default()).answers_too_late());
+fn granted_reads_outlast_a_jump_of_the_clock() {
+    assert!(!Scene::granted(MirrorRules::default()).answers_too_late());
 }
 
 #[test]
 fn whoever_trusts_its_clock_goes_on_too_early() {
     let rules = MirrorRules { trusts_jumps: true, ..MirrorRules::default() };
-    assert!(Scene::lent(rules).answers_too_late());
+    assert!(Scene::granted(rules).answers_too_late());
 }

@@ -3,13 +3,13 @@
 
 use libfuzzer_sys::fuzz_target;
 use samite_wire::op::OperationRequest;
-use samite_wire::submission::{BOX_LEN, CLAIMS, SlotContents, REQUEST_LEN_MAX};
+use samite_wire::submission::{LOCK_WORDS, QUEUE_SLOT_LEN, REQUEST_LEN_MAX, SlotContents};
 
 fuzz_target!(|input: &[u8]| {
-    let mut raw = [0; BOX_LEN];
-    let len = input.len().min(BOX_LEN);
+    let mut raw = [0; QUEUE_SLOT_LEN];
+    let len = input.len().min(QUEUE_SLOT_LEN);
     raw[..len].copy_from_slice(&input[..len]);
     let Some(contents) = SlotContents::read(&raw) else { return };
-    assert!(contents.label.lock_word() < CLAIMS && contents.label.len() <= REQUEST_LEN_MAX);
+    assert!(contents.label.lock_word() < LOCK_WORDS && contents.label.len() <= REQUEST_LEN_MAX);
     let _ = OperationRequest::decode(contents.body, contents.payload);
 });

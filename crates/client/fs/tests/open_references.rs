@@ -141,9 +141,9 @@ fn check(nodes: usize) {
     }
     rig.fs.flush_closes().unwrap();
     by.flush_closes().unwrap();
-    let marks = 2 * u64::from(client.map().unwrap().partitions());
+    let stamps = 2 * u64::from(client.map().unwrap().partitions());
     assert!(
-        records(&client) <= before + marks,
+        records(&client) <= before + stamps,
         "{} records stay behind",
         records(&client) - before
     );
@@ -218,7 +218,7 @@ fn a_directory_that_was_removed_while_open_is_empty_and_takes_nothing() {
 }
 
 #[test]
-fn holds_move_with_both_files_of_an_exchange() {
+fn open_references_move_with_both_files_of_an_exchange() {
     let rig = Rig::with_memory(3, 64 << 20);
     let (_client, by) = other(&rig);
     for round in 0..8 {
@@ -246,7 +246,7 @@ fn holds_move_with_both_files_of_an_exchange() {
 fn closing_costs_nothing_and_what_is_closed_is_not_kept() {
     let rig = Rig::with_memory(3, 64 << 20);
     create(&rig.fs, b"/warm").close().unwrap();
-    let requests = || rig.client.stats().requests + rig.client.stats().posts;
+    let requests = || rig.client.stats().requests + rig.client.stats().early_completions;
     let start = requests();
     for index in 0..20 {
         create(&rig.fs, format!("/f{index}").as_bytes()).close().unwrap();
@@ -328,8 +328,8 @@ fn who_inherits_a_file_holds_it_after_its_opener_is_gone() {
     let file = open_created(&opener, b"/f");
     file.write_at(b"kept", 0).unwrap();
     let state = OpenState::decode(&file.state().unwrap().encode()).unwrap();
-    let heir = rig.fs.reopen(&state);
-    heir.reference_again().unwrap();
+    let successor = rig.fs.reopen(&state);
+    successor.reference_again().unwrap();
     file.leave();
     drop((file, opener));
     // Longer than a node waits for a client to come back.
@@ -337,8 +337,8 @@ fn who_inherits_a_file_holds_it_after_its_opener_is_gone() {
     let (_client, by) = other(&rig);
     by.unlink(&root(), b"/f").unwrap();
     assert_eq!(by.sweep_orphans().unwrap(), 0);
-    assert_eq!(read(&heir, 10), b"kept");
-    heir.close().unwrap();
+    assert_eq!(read(&successor, 10), b"kept");
+    successor.close().unwrap();
     let flags = OpenFlags::reading();
     assert!(by.open_file(&root(), &b"/f"[..], flags, 0).is_err());
 }
