@@ -7,7 +7,7 @@ use samite_client::{Dataset, TransportKind};
 use samite_testkit::datasets::{client, cluster, dataset};
 use samite_types::{Epoch, NodeId, PartitionId};
 use samite_wire::lookup::HEAD_LEN;
-use samite_wire::op::{Action, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
 const ANY_NAME_SPACE: Epoch = Epoch(u64::MAX);
 
@@ -70,6 +70,31 @@ fn what_was_made_or_looked_up_is_shown_until_it_changes() {
     assert_eq!(shown(&dataset, partition, b"k", ANY_NAME_SPACE).unwrap(), [7; HEAD_LEN]);
     cluster.stop_node(NodeId(0)).unwrap();
     assert_eq!(shown(&dataset, partition, b"k", ANY_NAME_SPACE), None, "the node is gone");
+}
+
+/// An operation that makes a record and then changes it or takes it away leaves nothing of before to
+/// be read.
+#[test]
+fn what_an_operation_makes_and_changes_again_is_not_shown_as_it_was_made() {
+    let cluster = cluster(1, 16);
+    let near = client(&cluster, TransportKind::Shm);
+    let dataset = dataset(&near, "d");
+    let partition = PartitionId(3);
+    let (one, two) = ([1; HEAD_LEN], [2; HEAD_LEN]);
+    let made = |key| Operation::put(partition, key, &one).guard(Guard::Absent(key));
+    let then = |key, action| {
+        let mut operation = made(key);
+        operation.actions.push(action);
+        run(&dataset, operation);
+        shown(&dataset, partition, key, ANY_NAME_SPACE)
+    };
+    assert_eq!(then(b"gone", Action::Delete { key: b"gone" }), None);
+    let again = Action::Put { key: b"again", data: ValueData::Inline(&two) };
+    assert_eq!(then(b"again", again), None);
+    let beside = Action::Put { key: b"beside", data: ValueData::Inline(&two) };
+    assert_eq!(then(b"whole", beside).unwrap(), one, "another record changed");
+    look_up(&dataset, partition, b"again");
+    assert_eq!(shown(&dataset, partition, b"again", ANY_NAME_SPACE).unwrap(), two);
 }
 
 /// One writer changes records for good and then says so; readers never see an earlier value after

@@ -37,14 +37,22 @@ pub(crate) fn found(store: &dyn RecordStore, operation: &Operation<'_>, outputs:
 
 const LOOKUP_LEN_MIN: u32 = HEAD_LEN as u32;
 
-/// After a mutation, which gave the records that it changed `version`.
+/// After a mutation, which gave the records that it changed `version`: publishes the record that it
+/// made first, as it was made, unless a later action has changed it or taken it away.
 pub(crate) fn made(store: &dyn RecordStore, operation: &Operation<'_>, version: Version) {
-    let [Action::Put { key, data: ValueData::Inline(value) }, ..] = operation.actions.as_slice()
+    let [Action::Put { key, data: ValueData::Inline(value) }, later @ ..] =
+        operation.actions.as_slice()
     else {
         return;
     };
     let is_new = |guard: &Guard<'_>| matches!(guard, Guard::Absent(absent) if absent == key);
-    if operation.guards.iter().any(is_new) {
+    let is_other = |action: &Action<'_>| match action.touched() {
+        TouchedRecords::Nothing => true,
+        TouchedRecords::Key(other) => other != *key,
+        TouchedRecords::Moved(from, to) => from != *key && to != *key,
+        TouchedRecords::Prefix(prefix) => !key.starts_with(prefix),
+    };
+    if operation.guards.iter().any(is_new) && later.iter().all(is_other) {
         store.show(key, RecordMeta { version, len: value.len() as u32 }, value);
     }
 }
