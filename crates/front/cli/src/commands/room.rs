@@ -1,4 +1,4 @@
-//! Whether a tree that is to be copied into the store, or out of it, fits, before anything is
+//! Whether a tree that is to be copied into the store, or out of it, fits, before any data are
 //! written. Files that it replaces stay until the new ones are whole, and take their room until
 //! then.
 
