@@ -11,14 +11,16 @@ pub mod memory;
 pub mod null;
 
 mod bytes;
+mod commit;
 mod quota;
 mod range;
 mod record;
 
 pub use arena::{Arena, ArenaExtent, CoreWaiters, ExclusiveLock, LockTurn, SubmissionEntry};
 pub use bytes::SharedBytes;
+pub use commit::{CommitRecords, CommitTarget, RowChange, StoredPartition, WriteBatch};
 pub use quota::{KEPT_IDLE, QuotaAccount, QuotaLimit, TargetQuota};
 pub use record::{
-    Backend, PlannedChange, RecordChange, RecordMeta, RecordStore, ScannedRecord, ScrubbedRecord,
-    TargetUsage, ValuePiece, ValueView, WriteSource,
+    Backend, PlannedChange, PlannedRead, ReadAhead, RecordChange, RecordMeta, RecordStore,
+    ScannedRecord, ScrubbedRecord, TargetUsage, ValuePiece, ValueView, WriteSource,
 };

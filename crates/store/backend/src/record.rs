@@ -7,6 +7,7 @@ use samite_types::{DatasetId, Epoch, PartitionId, Result, Version};
 
 use crate::arena::{Arena, ArenaExtent};
 use crate::bytes::SharedBytes;
+use crate::commit::{CommitRecords, CommitTarget};
 use crate::quota::QuotaLimit;
 
 /// A piece of a value that was read. Owned: it stays as it is, whatever happens to the record.
@@ -394,6 +395,48 @@ pub trait RecordStore: Send {
     /// From now on records are published only to clients with name-space generation `epoch` or a
     /// newer one.
     fn require_lease(&self, _epoch: Epoch) {}
+
+    /// The part that remembers, if the store does.
+    fn commits(&mut self) -> Option<&mut dyn CommitRecords> {
+        None
+    }
+
+    /// Work that brings what an operation is about to read to where it is read without waiting for
+    /// a disk; `None`: it is there. It is done by a thread of the target, and the operation after
+    /// it. An operation that does not wait for it is as right, and may be slow.
+    fn read_ahead(&self, _reads: &[PlannedRead<'_>]) -> Option<ReadAhead> {
+        None
+    }
+}
+
+/// Work of [`RecordStore::read_ahead`].
+pub type ReadAhead = Box<dyn FnOnce() + Send>;
+
+/// A read that an operation is about to do.
+#[derive(Clone, Copy, Debug)]
+pub enum PlannedRead<'a> {
+    /// Version and length of a record, and bytes of its value.
+    Record {
+        /// Key.
+        key: &'a [u8],
+        /// Byte offset.
+        offset: u32,
+        /// Bytes; 0: none of the value.
+        len: u32,
+    },
+    /// A [`RecordStore::scan`].
+    Scan {
+        /// Prefix.
+        prefix: &'a [u8],
+        /// Key behind which it begins.
+        after: &'a [u8],
+        /// Whether it goes backwards.
+        reverse: bool,
+        /// Records.
+        limit: u32,
+        /// Bytes of each value.
+        value_len: u32,
+    },
 }
 
 /// How full a target is.
@@ -409,7 +452,8 @@ pub struct TargetUsage {
 
 /// One target, as one shard sees it: each shard has its own handle.
 pub trait Backend: Send {
-    /// Opens the records of one partition. The targets of this version hold nothing from before: it is empty. Dropping it frees its space.
+    /// Opens the records of one partition: those that were committed, if the target remembers; else
+    /// it is empty, and dropping it frees its space.
     fn open(&mut self, dataset: DatasetId, partition: PartitionId) -> Result<Box<dyn RecordStore>>;
 
     /// How full the target is.
@@ -421,5 +465,10 @@ pub trait Backend: Send {
     /// Whether a value reads back as it was written; a backend that answers `false` gives zeros instead.
     fn keeps_values(&self) -> bool {
         true
+    }
+
+    /// The target of its stores, if they remember.
+    fn commit_target(&self) -> Option<Arc<dyn CommitTarget>> {
+        None
     }
 }
