@@ -224,7 +224,8 @@ impl FileSystem {
         if self.store().read(&location, ANY_NAME_SPACE)?.is_some() {
             return Ok(());
         }
-        let value = Inode::root(Timestamp::now()).encode();
+        let semantics = self.store().dataset.spec().semantics.into();
+        let value = Inode::root(semantics, Timestamp::now()).encode();
         let op = Operation::put(location.partition, &location.key, &value)
             .guard(Guard::Absent(&location.key));
         // A guard that fails: another process was faster.

@@ -44,6 +44,7 @@ mod shared;
 mod stop;
 mod submission_policy;
 mod submissions;
+mod targets;
 #[cfg(test)]
 mod test_map;
 mod worker;

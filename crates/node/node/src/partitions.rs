@@ -6,31 +6,30 @@ mod early_completion;
 mod walk;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use samite_backend::Backend;
-use samite_backend::memory::MemoryBackend;
-use samite_backend::null::NullBackend;
 pub(crate) use samite_mirror::durable::PlaceId;
 use samite_mirror::{CommitPosition, GroupView, MirrorTimes, MirroredPartition};
 use samite_partition::{AppliedOutcome, DelegationHolder, Partition};
 use samite_placement::ClusterMap;
 use samite_types::{ClientId, DatasetId, ErrorKind, PartitionId, Redundancy, Result, TargetId};
 use samite_wire::access::DatasetAccess;
-use samite_wire::control::{BackendKind, DurabilityKind, MirrorGroup, ReadsKind};
+use samite_wire::control::{BackendSpec, DurabilityKind, MirrorGroup, ReadsKind};
 use samite_wire::op::Operation;
 
 use crate::admission::DatasetPolicy;
 use crate::deferred_replies::DeferredId;
 use crate::durable::Recovered;
+use crate::targets::{NodeTargets, ShardTargets};
 pub(crate) use apply_context::{ApplyContext, Seen};
 pub(crate) use delegation_holders::HolderSet;
 use delegation_holders::{DelegationHolders, LeaseTerm};
 
 /// Open partitions of all datasets.
 pub(crate) struct OpenPartitions {
-    memory: MemoryBackend,
-    null: NullBackend,
+    targets: ShardTargets,
     /// The target of the partitions.
     me: TargetId,
     times: MirrorTimes,
@@ -51,7 +50,7 @@ pub(crate) struct OpenPartitions {
 
 struct OpenDataset {
     id: DatasetId,
-    backend: BackendKind,
+    backend: BackendSpec,
     redundancy: Redundancy,
     access: DatasetAccess,
     /// Some partition of it on this node has other members, or a log.
@@ -79,14 +78,9 @@ pub(crate) struct OpenReplica {
 pub(crate) struct DatasetIndex(usize);
 
 impl OpenPartitions {
-    pub(crate) fn new(
-        (memory, null): (MemoryBackend, NullBackend),
-        me: TargetId,
-        times: MirrorTimes,
-    ) -> Self {
+    pub(crate) fn new(targets: Arc<NodeTargets>, me: TargetId, times: MirrorTimes) -> Self {
         Self {
-            memory,
-            null,
+            targets: ShardTargets::new(targets),
             me,
             times,
             datasets: Vec::new(),
@@ -100,12 +94,14 @@ impl OpenPartitions {
         }
     }
 
-    /// A member for a partition, empty and in no group yet.
+    /// A member for a partition, empty and in no group yet, for what its log has: records of other
+    /// backends than that of memory are not in logs.
     pub(crate) fn new_member(
         &mut self,
         (dataset, partition): PlaceId,
     ) -> Result<MirroredPartition> {
-        let opened = open_partition(&mut self.memory, dataset, partition)?;
+        let memory = self.targets.get(&BackendSpec::default())?;
+        let opened = open_partition(memory, dataset, partition)?;
         Ok(MirroredPartition::new(opened, dataset, partition, self.me).with_times(self.times))
     }
 
@@ -171,7 +167,7 @@ impl OpenPartitions {
                     reads_any: known.spec.reads == ReadsKind::Any
                         && known.spec.redundancy.get() > 1,
                     id: dataset,
-                    backend: known.spec.backend,
+                    backend: known.spec.backend.clone(),
                     redundancy: known.spec.redundancy,
                     access: known.spec.access,
                     is_grouped: is_logged || is_grouped(map, self.me, known.spec.redundancy),
@@ -226,19 +222,18 @@ impl OpenPartitions {
         let open = &mut self.datasets[slot.0];
         let replica = &mut open.replicas[partition.get() as usize];
         if replica.is_none() {
-            let backend: &mut dyn Backend = match open.backend {
-                BackendKind::Memory => &mut self.memory,
-                BackendKind::Null => &mut self.null,
-            };
             let left = self.recovered.as_mut();
             let left = left.and_then(|left| left.remove(&(open.id, partition)));
             let mut member = match left {
                 Some(member) => member,
                 None => {
-                    let opened = open_partition(backend, open.id, partition).map_err(|error| {
-                        tracing::error!(%error, "open a partition");
-                        error.kind()
-                    })?;
+                    let target = self.targets.get(&open.backend);
+                    let opened = target
+                        .and_then(|target| open_partition(target, open.id, partition))
+                        .map_err(|error| {
+                            tracing::error!(%error, "open a partition");
+                            error.kind()
+                        })?;
                     MirroredPartition::new(opened, open.id, partition, self.me)
                         .with_times(self.times)
                 }
