@@ -5,9 +5,9 @@
 
 use samite_types::Result;
 
-use super::row::{PART_LEN, PARTS_MAX, RecordRow, ValueLayout};
+use super::row::{RecordRow, ValueLayout};
 use super::write::{spans, stored_lens};
-use super::{OrderedStore, PART_LEN as PART};
+use super::OrderedStore;
 use crate::quota::QuotaLimit;
 use crate::record::PlannedChange;
 
@@ -52,8 +52,6 @@ fn value_growth(change: &PlannedChange<'_>, layout: &ValueLayout<'_>) -> u64 {
         PlannedChange::Moves { .. } | PlannedChange::Wipes { .. } => 0,
     }
 }
-
-const _: () = assert!(PART == PART_LEN && PARTS_MAX <= u16::BITS as usize);
 
 impl OrderedStore {
     /// The most that `changes` take of any target that has the same records.
