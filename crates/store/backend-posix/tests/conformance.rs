@@ -1,0 +1,15 @@
+//! The backend passes the suite.
+
+use samite_backend::conformance;
+use samite_backend_posix::open_target;
+
+#[test]
+fn posix_conforms() {
+    let dirs = tempfile::tempdir().expect("a directory");
+    let count = std::cell::Cell::new(0);
+    conformance::run(&|| {
+        count.set(count.get() + 1);
+        let dir = dirs.path().join(count.get().to_string());
+        Box::new(open_target(&dir, 8 << 20).expect("posix target").backend())
+    });
+}
