@@ -2,6 +2,8 @@
 //!
 //! The suite panics at the first thing that is not so, naming it. It makes a fresh target for each part of itself.
 
+mod remembering;
+
 use std::ops::ControlFlow;
 
 use samite_types::{DatasetId, ErrorKind, PartitionId, Version};
@@ -11,6 +13,8 @@ use crate::record::PlannedChange;
 use crate::store::RecordStore;
 use crate::target::Backend;
 use crate::value_piece::{ValuePiece, WriteSource};
+
+pub use remembering::{ReopenTarget, run_remembering};
 
 /// Runs the suite against the targets that `make` makes. They hold at most a few dozen MiB: a part of the suite fills one.
 ///
