@@ -40,6 +40,7 @@ use crate::robust_word::AliveWord;
 use crate::shard::ShardService;
 use crate::shared::{NodeNotice, NodeParts, NodeShared, WORKER_QUEUE_LEN, WorkerJob};
 use crate::stop::StopHandle;
+use crate::threads::spawn;
 use crate::{faults, lock_recovery, worker};
 
 /// Serves as `config` says until `stop` is asked to, or a client sends a shutdown. Blocks; sends
@@ -401,16 +402,6 @@ fn attend(
             Ok(NodeNotice::ShardEnded) | Err(_) => return Ok(()),
         }
     }
-}
-
-fn spawn<T: Send + 'static>(
-    name: &str,
-    body: impl FnOnce() -> T + Send + 'static,
-) -> Result<JoinHandle<T>> {
-    thread::Builder::new().name(name.into()).spawn(body).map_err(|error| {
-        let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN);
-        Error::io(format_args!("start thread {name}"), errno)
-    })
 }
 
 fn end_of(thread: JoinHandle<Result<()>>) -> Result<()> {
