@@ -3,7 +3,7 @@
 //! ```text
 //!  0                           state row    crc │ records u64 │ charged u64 │ next value id u64 │ state
 //!  1 record key                record row   crc │ version u64 │ length u32 │ 0 │ value crc │ value
-//!                                           crc │ version u64 │ length u32 │ 1 │ value id u64 │ parts u16 │ u32 each
+//!                                           crc │ version u64 │ length u32 │ 1 │ value id u64 │ parts u32 │ u32 each
 //!  2 value id u64 │ part u8    part row     crc │ bytes
 //! ```
 //!
@@ -22,8 +22,8 @@ use crate::record::RecordMeta;
 
 /// Bytes of a value that one part row holds.
 pub const PART_LEN: u32 = 64 << 10;
-/// Parts of a value.
-pub(super) const PARTS_MAX: usize = samite_wire::limits::RECORD_LEN_MAX / PART_LEN as usize;
+/// Parts of a value: of the longest one, and one more.
+pub(super) const PARTS_MAX: usize = samite_wire::limits::RECORD_LEN_MAX / PART_LEN as usize + 1;
 /// The longest value that lies in its record row.
 pub(super) const INLINE_LEN_MAX: usize = 1024;
 /// Bytes of a checksum.
@@ -242,7 +242,7 @@ impl RecordRow<'_> {
             ValueLayout::Parts(table) => {
                 row.push(1);
                 row.extend_from_slice(&table.id.to_le_bytes());
-                let has = |part: usize| u16::from(table.lens[part] > 0) << part;
+                let has = |part: usize| u32::from(table.lens[part] > 0) << part;
                 let parts = (0..PARTS_MAX).map(has).fold(0, |all, one| all | one);
                 row.extend_from_slice(&parts.to_le_bytes());
                 for len in table.lens.iter().filter(|len| **len > 0) {
@@ -287,7 +287,7 @@ impl RecordRow<'_> {
         }
         verified(row_key, row)?;
         let id = u64::from_le_bytes(number(&mut rest)?);
-        let parts = u16::from_le_bytes(number(&mut rest)?);
+        let parts = u32::from_le_bytes(number(&mut rest)?);
         let mut lens = [0; PARTS_MAX];
         for (part, len) in lens.iter_mut().enumerate() {
             if parts >> part & 1 == 1 {

@@ -5,9 +5,9 @@
 
 use samite_types::Result;
 
-use super::row::{PART_LEN, PARTS_MAX, RecordRow, ValueLayout};
+use super::OrderedStore;
+use super::row::{RecordRow, ValueLayout};
 use super::write::{spans, stored_lens};
-use super::{OrderedStore, PART_LEN as PART};
 use crate::quota::QuotaLimit;
 use crate::record::PlannedChange;
 
@@ -53,15 +53,13 @@ fn value_growth(change: &PlannedChange<'_>, layout: &ValueLayout<'_>) -> u64 {
     }
 }
 
-const _: () = assert!(PART == PART_LEN && PARTS_MAX <= u16::BITS as usize);
-
 impl OrderedStore {
     /// The most that `changes` take of any target that has the same records.
     pub(super) fn most(&self, changes: &[PlannedChange<'_>]) -> u64 {
         let charge = |(index, change): (usize, &PlannedChange<'_>)| {
             let Some(key) = change.key() else { return 0 };
-            let is_known = is_settled(&changes[..index], key)
-                && matches!(self.record(key), Ok(Some(_)));
+            let is_known =
+                is_settled(&changes[..index], key) && matches!(self.record(key), Ok(Some(_)));
             value_max(change) + if is_known { 0 } else { record_charge(key) }
         };
         changes.iter().enumerate().map(charge).sum()

@@ -150,6 +150,7 @@ impl OrderedStore {
         source: &WriteSource<'_>,
         version: Version,
     ) -> Result<RecordChange> {
+        check_len(0, source)?;
         let old = self.record_to_change(key)?;
         let bytes = bytes_of(source);
         let bytes = bytes.as_deref().map_or(&[][..], trimmed);
@@ -195,6 +196,7 @@ impl OrderedStore {
         source: &WriteSource<'_>,
         version: Version,
     ) -> Result<RecordChange> {
+        check_len(offset, source)?;
         let old = self.record_to_change(key)?;
         let (count, bytes) = (source.len(), bytes_of(source));
         let bytes = bytes.as_deref();
@@ -314,6 +316,14 @@ impl OrderedStore {
                 }
             }
         }
+    }
+}
+
+/// Refuses what no value has room for.
+fn check_len(offset: u32, source: &WriteSource<'_>) -> Result<()> {
+    match offset as usize + source.len() <= PARTS_MAX * PART_LEN as usize {
+        true => Ok(()),
+        false => Err(ErrorKind::TooLarge.into()),
     }
 }
 
