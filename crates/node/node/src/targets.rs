@@ -53,10 +53,7 @@ impl NodeTargets {
     /// # Errors
     /// As [`NodeTargets::handle`]; `Unsupported`: the node has no directory of its own.
     fn threads(&self, spec: &BackendSpec, shared: &Arc<NodeShared>) -> Result<Arc<TargetThreads>> {
-        if self.directory.is_none() {
-            let words = format!("backend {spec}: the node keeps nothing durable");
-            return Err(Error::new(ErrorKind::Unsupported, words));
-        }
+        self.check_directory(spec)?;
         let target = self.handle(spec)?.commit_target();
         let target = target.ok_or_else(|| Error::from(ErrorKind::Internal))?;
         let mut threads = lock(&self.threads);
@@ -67,6 +64,23 @@ impl NodeTargets {
         threads.insert(spec.clone(), Arc::clone(&started));
         shared.note_target(spec, self.handle(spec)?);
         Ok(started)
+    }
+
+    /// Whether the target of `spec`, which remembers, can be opened.
+    ///
+    /// # Errors
+    /// As [`NodeTargets::handle`]; `Unsupported`: the node has no directory of its own.
+    pub(crate) fn check(&self, spec: &BackendSpec) -> Result<()> {
+        self.check_directory(spec)?;
+        self.handle(spec).map(drop)
+    }
+
+    fn check_directory(&self, spec: &BackendSpec) -> Result<()> {
+        if self.directory.is_some() {
+            return Ok(());
+        }
+        let words = format!("backend {spec}: nodes keep nothing: start them with --durable");
+        Err(Error::new(ErrorKind::Unsupported, words))
     }
 
     /// A handle to the target of `spec`.

@@ -68,6 +68,14 @@ pub struct BackendEntry {
     pub open: fn(&TargetOptions) -> Result<Box<dyn Backend>>,
 }
 
+impl BackendEntry {
+    /// Whether a dataset on it can be there again after a restart of all nodes.
+    #[must_use]
+    pub fn outlives_nodes(&self) -> bool {
+        self.offers.restart != RestartSource::Nothing
+    }
+}
+
 /// Whether a dataset may name a directory for its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathOption {
@@ -124,6 +132,15 @@ pub fn find(name: &str) -> Result<&'static BackendEntry> {
         let words = format!("backend {name}: not in this build, which has {}", names());
         Error::new(ErrorKind::Unsupported, words)
     })
+}
+
+/// The durability of a dataset of the backend of this name, unless it is to have another.
+#[must_use]
+pub fn durability(name: &str) -> DurabilityKind {
+    match find(name).map(|entry| entry.offers.restart) {
+        Ok(RestartSource::Target) => DurabilityKind::Logged,
+        _ => DurabilityKind::Memory,
+    }
 }
 
 /// Opens a target of `spec`.
