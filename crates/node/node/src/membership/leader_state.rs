@@ -82,7 +82,9 @@ impl LeaderState {
         let mut known = Epoch(0);
         match request {
             ControlRequest::Heartbeat(beat) => {
-                return Ok(LeaderVerdict::Reply(ControlReply::Lease(self.heartbeat(now, &beat)).into()));
+                return Ok(LeaderVerdict::Reply(
+                    ControlReply::Lease(self.heartbeat(now, &beat)).into(),
+                ));
             }
             ControlRequest::Join { info, before } => {
                 self.join(now, info, before)?;
