@@ -98,7 +98,9 @@ fn a_dataset_lies_where_its_path_says_and_leaves_nothing_when_it_is_dropped() {
         samite.fails(4, ["dataset", "create", "a", "--backend", "lmdb", "--path", "/proc/a"]);
     assert!(said.contains("/proc/a"), "{said}");
     samite.ok(["dataset", "create", "a", "--backend", "posix", "--path", place]);
-    samite.ok_with(["kv", "put", "--dataset", "a", "--file", "-", "key"], &[7; 300_000]);
+    let value = samite.scratch().join("value");
+    std::fs::write(&value, [b'v'; 300_000]).unwrap();
+    samite.ok(["kv", "put", "--dataset", "a", "--file", value.to_str().unwrap(), "key"]);
     assert_eq!(samite.ok(["kv", "get", "--dataset", "a", "key"]).len(), 300_000);
     let files = || {
         count_files(&Path::new(place).join("node-0/parts"))
