@@ -168,10 +168,7 @@ pub(crate) fn clear(
 }
 
 /// The partitions that have rows.
-pub(crate) fn partitions(
-    rows: RowDatabase,
-    txn: &RoTxn<'_>,
-) -> heed::Result<Vec<StoredPartition>> {
+pub(crate) fn partitions(rows: RowDatabase, txn: &RoTxn<'_>) -> heed::Result<Vec<StoredPartition>> {
     let number = |bytes: &[u8]| bytes.iter().fold(0, |all, byte| all << 8 | u32::from(*byte));
     let (mut found, mut at) = (Vec::new(), vec![ROW_TAG]);
     while let Some((key, _)) = rows.get_greater_than_or_equal_to(txn, &at)? {

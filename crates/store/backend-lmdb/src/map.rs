@@ -93,8 +93,10 @@ impl LmdbMap {
         }
         let path = root.path();
         let opening = || told(format!("opening the LMDB environment in {}", path.display()));
-        let map_len = usize::try_from(options.map_len.next_multiple_of(PAGE_LEN))
-            .map_err(|_| Error::new(ErrorKind::TooLarge, "a target larger than memory's addresses"))?;
+        let map_len =
+            usize::try_from(options.map_len.next_multiple_of(PAGE_LEN)).map_err(|_| {
+                Error::new(ErrorKind::TooLarge, "a target larger than memory's addresses")
+            })?;
         let mut open = EnvOpenOptions::new().read_txn_without_tls();
         open.map_size(map_len).max_readers(READERS_MAX);
         // SAFETY: the lock of the root keeps other nodes from the environment; the directory is this
@@ -213,12 +215,7 @@ impl LmdbMap {
 }
 
 impl OrderedMap for LmdbMap {
-    fn get(
-        &self,
-        place: StoredPartition,
-        key: &[u8],
-        see: &mut dyn FnMut(&[u8]),
-    ) -> Result<bool> {
+    fn get(&self, place: StoredPartition, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool> {
         let txn = self.reader()?;
         let row = keys::get(self.rows, &txn, place, key).map_err(told("reading a row"))?;
         row.map(see).map_or(Ok(false), |()| Ok(true))

@@ -154,11 +154,8 @@ impl<'f> NewFiles<'f> {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),
         }
-        let flags = OFlags::CREATE
-            | OFlags::EXCL
-            | OFlags::WRONLY
-            | OFlags::NOFOLLOW
-            | OFlags::CLOEXEC;
+        let flags =
+            OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         let file = fs::openat(self.files.subdir(number)?, file_name(number), flags, mode)?;
         self.numbers.push(number);

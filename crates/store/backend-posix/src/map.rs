@@ -250,12 +250,7 @@ impl PartFileMap {
 }
 
 impl OrderedMap for PartFileMap {
-    fn get(
-        &self,
-        place: StoredPartition,
-        key: &[u8],
-        see: &mut dyn FnMut(&[u8]),
-    ) -> Result<bool> {
+    fn get(&self, place: StoredPartition, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool> {
         if !is_part_key(key) {
             return self.map.get(place, key, see);
         }

@@ -29,5 +29,5 @@ pub use record::{
     PlannedChange, PlannedRead, ReadAhead, RecordChange, RecordMeta, ScannedRecord, ScrubbedRecord,
 };
 pub use store::{PublishRecords, ReadRecords, RecordStore, ScrubRecords, WriteRecords};
-pub use target::{Backend, TargetUsage};
+pub use target::{Backend, BackendOffers, RestartSource, TargetUsage};
 pub use value_piece::{ValuePiece, ValueView, WriteSource};

@@ -33,7 +33,7 @@ use crate::quota::QuotaAccount;
 use crate::store::{PublishRecords, RecordStore};
 use layers::RowLayers;
 pub use row::{PART_LEN, changed_row, is_part_key, part_key_bounds, patched_row};
-pub use target::{OrderedBackend, OrderedTarget};
+pub use target::{OFFERS, OrderedBackend, OrderedTarget};
 
 /// Bounds of row keys.
 pub type RowBounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
@@ -48,12 +48,7 @@ pub trait OrderedMap: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// Errors of the target; `Corrupt`.
-    fn get(
-        &self,
-        place: StoredPartition,
-        key: &[u8],
-        see: &mut dyn FnMut(&[u8]),
-    ) -> Result<bool>;
+    fn get(&self, place: StoredPartition, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool>;
 
     /// Visits the rows of a partition within `bounds`, in the order of their keys, or backwards,
     /// until `visit` breaks. `visit` may read the map.

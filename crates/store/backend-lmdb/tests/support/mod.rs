@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use samite_backend::ordered::{OrderedMap, OrderedTarget, RowBounds};
-use samite_backend::{Backend, CommitTarget, RecordStore, StoredPartition, WriteBatch, WriteSource};
+use samite_backend::{
+    Backend, CommitTarget, RecordStore, StoredPartition, WriteBatch, WriteSource,
+};
 use samite_types::{DatasetId, Error, ErrorKind, PartitionId, Result, Version};
 
 /// Opens the map in a directory.
@@ -40,12 +42,7 @@ impl FailingMap {
 }
 
 impl OrderedMap for FailingMap {
-    fn get(
-        &self,
-        place: StoredPartition,
-        key: &[u8],
-        see: &mut dyn FnMut(&[u8]),
-    ) -> Result<bool> {
+    fn get(&self, place: StoredPartition, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool> {
         self.call()?;
         self.map.get(place, key, see)
     }
@@ -77,20 +74,55 @@ impl OrderedMap for FailingMap {
 
 #[derive(Clone, Debug)]
 pub enum Step {
-    Put { key: u16, len: u32, fill: u8 },
-    Zeros { key: u16, at: u32, len: u32 },
-    Write { key: u16, at: u32, len: u32, fill: u8 },
-    Truncate { key: u16, len: u32 },
-    Delete { key: u16 },
-    Rename { key: u16, to: u16 },
+    Put {
+        key: u16,
+        len: u32,
+        fill: u8,
+    },
+    Zeros {
+        key: u16,
+        at: u32,
+        len: u32,
+    },
+    Write {
+        key: u16,
+        at: u32,
+        len: u32,
+        fill: u8,
+    },
+    Truncate {
+        key: u16,
+        len: u32,
+    },
+    Delete {
+        key: u16,
+    },
+    Rename {
+        key: u16,
+        to: u16,
+    },
     /// A batch is taken, and committed at once or later.
-    Take { commits: bool },
+    Take {
+        commits: bool,
+    },
     /// The batch under way is committed, and the store is told.
     Commit,
     /// The target is opened anew, with the batch under way committed or not.
-    Reopen { commits: bool },
-    Scan { prefix: u16, cut: u8, after: u16, reverse: bool, value_len: u32 },
-    Read { key: u16, at: u32, len: u32 },
+    Reopen {
+        commits: bool,
+    },
+    Scan {
+        prefix: u16,
+        cut: u8,
+        after: u16,
+        reverse: bool,
+        value_len: u32,
+    },
+    Read {
+        key: u16,
+        at: u32,
+        len: u32,
+    },
 }
 
 /// A key: of a few lengths around those at which LMDB's keys are cut, with few different bytes.
@@ -324,8 +356,9 @@ impl<'a> Pair<'a> {
                 };
                 let head = |value: &[u8]| value[..value.len().min(*value_len as usize)].to_vec();
                 let records = self.model.now.iter().filter(|(key, _)| within(key));
-                let mut right: Vec<_> =
-                    records.map(|(key, (version, value))| (key.clone(), *version, head(value))).collect();
+                let mut right: Vec<_> = records
+                    .map(|(key, (version, value))| (key.clone(), *version, head(value)))
+                    .collect();
                 if *reverse {
                     right.reverse();
                 }
@@ -398,7 +431,10 @@ pub fn run_failing(map: OpenMap, steps: &[Step], nth: u64) {
         let done = pair.run(step);
         let has_failed = pair.left.swap(0, Ordering::Relaxed) == 0;
         match done {
-            Ok(()) => assert!(!has_failed || matches!(step, Step::Reopen { .. }), "{step:?}: an error was lost"),
+            Ok(()) => assert!(
+                !has_failed || matches!(step, Step::Reopen { .. }),
+                "{step:?}: an error was lost"
+            ),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Io, "{step:?}: {error}");
                 pair.check();

@@ -48,4 +48,3 @@ impl CommitRecords for OrderedStore {
         self.layers.hides_map = false;
     }
 }
-

@@ -162,12 +162,10 @@ impl RowLayers {
         reverse: bool,
         visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
-        let comes_first = |one: &[u8], other: &[u8]| if reverse { one > other } else { one < other };
-        let mut over = MergedChanges {
-            over: pending.peekable(),
-            under: committing.peekable(),
-            comes_first,
-        };
+        let comes_first =
+            |one: &[u8], other: &[u8]| if reverse { one > other } else { one < other };
+        let mut over =
+            MergedChanges { over: pending.peekable(), under: committing.peekable(), comes_first };
         // Visits the changed rows before `key`; all of them, if there is none.
         let mut before = |key: Option<&[u8]>, visit: &mut Visit<'_>| {
             while let Some(changed) = over.key()

@@ -65,7 +65,8 @@ fn parts(offset: u32, len: u32) -> impl Iterator<Item = usize> {
 }
 
 fn part_hash(record: u64, part: usize) -> u64 {
-    record.rotate_left(7).wrapping_add(part as u64 + 1).wrapping_mul(0x94d0_49bb_1331_11eb) | 1 << 63
+    record.rotate_left(7).wrapping_add(part as u64 + 1).wrapping_mul(0x94d0_49bb_1331_11eb)
+        | 1 << 63
 }
 
 /// A read to do ahead.
@@ -112,8 +113,9 @@ impl RowReader {
                 self.recent.add(hash);
                 match found {
                     Some(row) => self.read_parts(hash, &row, *offset, *len),
-                    None => parts(*offset, *len)
-                        .for_each(|part| self.recent.add(part_hash(hash, part))),
+                    None => {
+                        parts(*offset, *len).for_each(|part| self.recent.add(part_hash(hash, part)))
+                    }
                 }
             }
             RowRead::Scan { bounds, reverse, limit, value_len, hash } => {
@@ -181,8 +183,13 @@ impl OrderedStore {
                 let hash = hash_of(self.place, prefix, 1)
                     ^ hash_of(self.place, after, what << 32 | u64::from(limit));
                 let hash = hash | 1 << 63;
-                (!self.target.recent().has(hash))
-                    .then_some(RowRead::Scan { bounds, reverse, limit, value_len, hash })
+                (!self.target.recent().has(hash)).then_some(RowRead::Scan {
+                    bounds,
+                    reverse,
+                    limit,
+                    value_len,
+                    hash,
+                })
             }
         };
         let planned: Vec<_> = reads.iter().filter_map(plan).collect();

@@ -200,4 +200,3 @@ impl ScrubRecords for OrderedStore {
         self.rot_value(key, random).unwrap_or(false)
     }
 }
-

@@ -5,9 +5,9 @@
 
 use samite_types::Result;
 
+use super::OrderedStore;
 use super::row::{RecordRow, ValueLayout};
 use super::write::{spans, stored_lens};
-use super::OrderedStore;
 use crate::quota::QuotaLimit;
 use crate::record::PlannedChange;
 
@@ -58,8 +58,8 @@ impl OrderedStore {
     pub(super) fn most(&self, changes: &[PlannedChange<'_>]) -> u64 {
         let charge = |(index, change): (usize, &PlannedChange<'_>)| {
             let Some(key) = change.key() else { return 0 };
-            let is_known = is_settled(&changes[..index], key)
-                && matches!(self.record(key), Ok(Some(_)));
+            let is_known =
+                is_settled(&changes[..index], key) && matches!(self.record(key), Ok(Some(_)));
             value_max(change) + if is_known { 0 } else { record_charge(key) }
         };
         changes.iter().enumerate().map(charge).sum()

@@ -13,7 +13,7 @@ use crate::arena::Arena;
 use crate::commit::{CommitTarget, RowChange, StoredPartition, WriteBatch};
 use crate::quota::{QuotaLimit, TargetQuota};
 use crate::store::RecordStore;
-use crate::target::{Backend, TargetUsage};
+use crate::target::{Backend, BackendOffers, RestartSource, TargetUsage};
 
 /// The bytes that a partition has in the map, as charged.
 #[derive(Clone, Copy, Debug, Default)]
@@ -132,6 +132,10 @@ impl CommitTarget for OrderedTarget {
     }
 }
 
+/// What a target over an ordered map offers.
+pub const OFFERS: BackendOffers =
+    BackendOffers { values: true, restart: RestartSource::Target, mapping: false, damage: true };
+
 /// A target that remembers, as one shard sees it.
 #[derive(Clone, Debug)]
 pub struct OrderedBackend {
@@ -172,6 +176,14 @@ impl Backend for OrderedBackend {
 
     fn arena(&self) -> Option<Arc<Arena>> {
         None
+    }
+
+    fn handle(&self) -> Box<dyn Backend> {
+        Box::new(self.clone())
+    }
+
+    fn offers(&self) -> BackendOffers {
+        OFFERS
     }
 
     fn commit_target(&self) -> Option<Arc<dyn CommitTarget>> {
