@@ -194,7 +194,7 @@ fn own_listing(listing: &ListingEntries<'_>) -> OwnedResult {
                 key: entry.key.into(),
                 version: entry.version,
                 total_len: entry.total_len,
-                value: entry.value.into(),
+                value: entry.bytes().into(),
             })
             .collect(),
     }
