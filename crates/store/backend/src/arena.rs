@@ -272,7 +272,7 @@ impl Arena {
     }
 
     /// Begins a new round: values that were verified in an earlier one are verified again by the
-    /// next [`RecordStore::read_in_place`](crate::RecordStore::read_in_place).
+    /// next [`ReadRecords::read_in_place`](crate::ReadRecords::read_in_place).
     pub fn next_round(&self) {
         let next = self.round().checked_add(1).unwrap_or(1);
         self.round.store(next, Ordering::Relaxed);

@@ -7,7 +7,10 @@ use std::ops::ControlFlow;
 use samite_types::{DatasetId, ErrorKind, PartitionId, Version};
 
 use crate::quota::QuotaLimit;
-use crate::record::{Backend, PlannedChange, RecordStore, ValuePiece, WriteSource};
+use crate::record::PlannedChange;
+use crate::store::RecordStore;
+use crate::target::Backend;
+use crate::value_piece::{ValuePiece, WriteSource};
 
 /// Runs the suite against the targets that `make` makes. They hold at most a few dozen MiB: a part of the suite fills one.
 ///

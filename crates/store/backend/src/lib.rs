@@ -15,12 +15,17 @@ mod commit;
 mod quota;
 mod range;
 mod record;
+mod store;
+mod target;
+mod value_piece;
 
 pub use arena::{Arena, ArenaExtent, CoreWaiters, ExclusiveLock, LockTurn, SubmissionEntry};
 pub use bytes::SharedBytes;
 pub use commit::{CommitRecords, CommitTarget, RowChange, StoredPartition, WriteBatch};
 pub use quota::{KEPT_IDLE, QuotaAccount, QuotaLimit, TargetQuota};
 pub use record::{
-    Backend, PlannedChange, PlannedRead, ReadAhead, RecordChange, RecordMeta, RecordStore,
-    ScannedRecord, ScrubbedRecord, TargetUsage, ValuePiece, ValueView, WriteSource,
+    PlannedChange, PlannedRead, ReadAhead, RecordChange, RecordMeta, ScannedRecord, ScrubbedRecord,
 };
+pub use store::{PublishRecords, ReadRecords, RecordStore, ScrubRecords, WriteRecords};
+pub use target::{Backend, TargetUsage};
+pub use value_piece::{ValuePiece, ValueView, WriteSource};

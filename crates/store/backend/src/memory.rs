@@ -7,7 +7,7 @@
 //! filled becomes part of a record without a copy. Both are charged to the target's one limit, as
 //! are keys and the charge of each record beside them.
 //!
-//! Values have checksums (`sums.rs`), which reads, changes and [`RecordStore::scrub`] compare: a
+//! Values have checksums (`sums.rs`), which reads, changes and [`ScrubRecords::scrub`] compare: a
 //! value that memory has changed by itself is an error, and never handed out as what was written.
 //!
 //! A change goes where the bytes are unless a reader holds them (a reply on its way); then it goes
@@ -32,10 +32,10 @@ use samite_wire::lookup::{HEAD_LEN, RecordId};
 use crate::arena::{Arena, ArenaExtent, SLOT_LEN_MAX, SlabPool};
 use crate::quota::QuotaLimit;
 use crate::range::{scan_range, successor};
-use crate::record::{
-    Backend, PlannedChange, RecordChange, RecordMeta, RecordStore, ScannedRecord, ScrubbedRecord,
-    TargetUsage, ValuePiece, ValueView, WriteSource,
-};
+use crate::record::{PlannedChange, RecordChange, RecordMeta, ScannedRecord, ScrubbedRecord};
+use crate::store::{PublishRecords, ReadRecords, RecordStore, ScrubRecords, WriteRecords};
+use crate::target::{Backend, TargetUsage};
+use crate::value_piece::{ValuePiece, ValueView, WriteSource};
 use pool::PooledRecord;
 use space::{PartitionSpace, RECORD_CHARGE};
 use table::{RecordTable, TableSlot};
@@ -188,7 +188,7 @@ impl MemoryStore {
     }
 }
 
-impl RecordStore for MemoryStore {
+impl ReadRecords for MemoryStore {
     fn meta(&self, key: &[u8]) -> Result<Option<RecordMeta>> {
         Ok(self.records.get(key).map(PooledRecord::meta))
     }
@@ -224,32 +224,46 @@ impl RecordStore for MemoryStore {
         self.with_value(key, |value| value.read(offset, len, round, out))
     }
 
-    fn scrub(
-        &mut self,
+    fn scan(
+        &self,
+        prefix: &[u8],
         after: &[u8],
-        upto: &[u8],
-        visit: &mut dyn FnMut(&ScrubbedRecord<'_>) -> ControlFlow<()>,
+        reverse: bool,
+        value_len: u32,
+        visit: &mut dyn FnMut(&ScannedRecord<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        if !upto.is_empty() && after >= upto {
+        let beyond = if reverse { successor(prefix) } else { None };
+        let Some(bounds) = scan_range(prefix, after, reverse, beyond.as_deref()) else {
             return Ok(());
+        };
+        let mut range = self.records.range(bounds);
+        let (mut gathered, mut is_right) = (Vec::new(), true);
+        while let Some((key, record)) = if reverse { range.next_back() } else { range.next() } {
+            if !key.starts_with(prefix) {
+                break;
+            }
+            let value = record.value.head(value_len).unwrap_or_else(|| {
+                gathered.clear();
+                let mut gather = |seen: ValueView<'_>| seen.append_to(&mut gathered);
+                is_right = record.value.look(0, value_len, &mut gather);
+                &gathered
+            });
+            if !is_right {
+                return Err(self.damage(key));
+            }
+            if visit(&ScannedRecord { key, meta: record.meta(), value }).is_break() {
+                break;
+            }
         }
-        let first = if after.is_empty() { Bound::Unbounded } else { Bound::Excluded(after) };
-        let last = if upto.is_empty() { Bound::Unbounded } else { Bound::Included(upto) };
-        self.records.visit_mut((first, last), |key, record| {
-            let (content, len) = (record.value.stamp(), record.value.stored_len());
-            visit(&ScrubbedRecord { key, meta: record.meta(), len, content })
-        });
         Ok(())
     }
 
-    fn take_damaged(&mut self) -> Vec<Box<[u8]>> {
-        std::mem::take(self.damaged.get_mut())
+    fn record_count(&self) -> u64 {
+        self.records.len() as u64
     }
+}
 
-    fn rot(&mut self, key: &[u8], random: u64) -> bool {
-        self.records.get_mut(key).is_some_and(|record| record.value.rot(random))
-    }
-
+impl WriteRecords for MemoryStore {
     fn reserve(&mut self, changes: &[PlannedChange<'_>]) -> Result<()> {
         self.set_aside(changes)?;
         self.reserved = true;
@@ -356,46 +370,38 @@ impl RecordStore for MemoryStore {
         self.arena.insert_name(&self.id(to));
         Ok(true)
     }
+}
 
-    fn scan(
-        &self,
-        prefix: &[u8],
+impl ScrubRecords for MemoryStore {
+    fn scrub(
+        &mut self,
         after: &[u8],
-        reverse: bool,
-        value_len: u32,
-        visit: &mut dyn FnMut(&ScannedRecord<'_>) -> ControlFlow<()>,
+        upto: &[u8],
+        visit: &mut dyn FnMut(&ScrubbedRecord<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let beyond = if reverse { successor(prefix) } else { None };
-        let Some(bounds) = scan_range(prefix, after, reverse, beyond.as_deref()) else {
+        if !upto.is_empty() && after >= upto {
             return Ok(());
-        };
-        let mut range = self.records.range(bounds);
-        let (mut gathered, mut is_right) = (Vec::new(), true);
-        while let Some((key, record)) = if reverse { range.next_back() } else { range.next() } {
-            if !key.starts_with(prefix) {
-                break;
-            }
-            let value = record.value.head(value_len).unwrap_or_else(|| {
-                gathered.clear();
-                let mut gather = |seen: ValueView<'_>| seen.append_to(&mut gathered);
-                is_right = record.value.look(0, value_len, &mut gather);
-                &gathered
-            });
-            if !is_right {
-                return Err(self.damage(key));
-            }
-            if visit(&ScannedRecord { key, meta: record.meta(), value }).is_break() {
-                break;
-            }
         }
+        let first = if after.is_empty() { Bound::Unbounded } else { Bound::Excluded(after) };
+        let last = if upto.is_empty() { Bound::Unbounded } else { Bound::Included(upto) };
+        self.records.visit_mut((first, last), |key, record| {
+            let (content, len) = (record.value.stamp(), record.value.stored_len());
+            visit(&ScrubbedRecord { key, meta: record.meta(), len, content })
+        });
         Ok(())
     }
 
-    fn record_count(&self) -> u64 {
-        self.records.len() as u64
+    fn take_damaged(&mut self) -> Vec<Box<[u8]>> {
+        std::mem::take(self.damaged.get_mut())
     }
 
-    fn show(&self, key: &[u8], meta: RecordMeta, head: &[u8]) {
+    fn rot(&mut self, key: &[u8], random: u64) -> bool {
+        self.records.get_mut(key).is_some_and(|record| record.value.rot(random))
+    }
+}
+
+impl PublishRecords for MemoryStore {
+    fn publish(&self, key: &[u8], meta: RecordMeta, head: &[u8]) {
         if is_shown(meta.len) {
             self.arena.publish(&self.id(key), meta.version, meta.len, head);
         }
@@ -415,6 +421,8 @@ impl RecordStore for MemoryStore {
         self.arena.require_lease(epoch);
     }
 }
+
+impl RecordStore for MemoryStore {}
 
 impl Drop for MemoryStore {
     fn drop(&mut self) {

@@ -12,10 +12,10 @@ use samite_types::{DatasetId, PartitionId, Result, Version};
 use crate::arena::Arena;
 use crate::quota::{QuotaAccount, QuotaLimit, TargetQuota};
 use crate::range::{scan_range, successor};
-use crate::record::{
-    Backend, PlannedChange, RecordChange, RecordMeta, RecordStore, ScannedRecord, ScrubbedRecord,
-    TargetUsage, ValuePiece, WriteSource,
-};
+use crate::record::{PlannedChange, RecordChange, RecordMeta, ScannedRecord, ScrubbedRecord};
+use crate::store::{PublishRecords, ReadRecords, RecordStore, ScrubRecords, WriteRecords};
+use crate::target::{Backend, TargetUsage};
+use crate::value_piece::{ValuePiece, WriteSource};
 
 /// Charge of a record beside its key, in bytes.
 const RECORD_CHARGE: u64 = 96;
@@ -104,7 +104,7 @@ impl NullStore {
     }
 }
 
-impl RecordStore for NullStore {
+impl ReadRecords for NullStore {
     fn meta(&self, key: &[u8]) -> Result<Option<RecordMeta>> {
         Ok(self.records.get(key).copied())
     }
@@ -124,21 +124,38 @@ impl RecordStore for NullStore {
         Ok(Some(*meta))
     }
 
-    fn scrub(
-        &mut self,
+    fn scan(
+        &self,
+        prefix: &[u8],
         after: &[u8],
-        upto: &[u8],
-        visit: &mut dyn FnMut(&ScrubbedRecord<'_>) -> ControlFlow<()>,
+        reverse: bool,
+        value_len: u32,
+        visit: &mut dyn FnMut(&ScannedRecord<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.scan(&[], after, false, 0, &mut |record| {
-            let ScannedRecord { key, meta, .. } = *record;
-            if !upto.is_empty() && key > upto {
-                return ControlFlow::Break(());
+        let beyond = if reverse { successor(prefix) } else { None };
+        let Some(bounds) = scan_range(prefix, after, reverse, beyond.as_deref()) else {
+            return Ok(());
+        };
+        let mut range = self.records.range::<[u8], _>(bounds);
+        let mut zeros = Vec::new();
+        while let Some((key, meta)) = if reverse { range.next_back() } else { range.next() } {
+            if !key.starts_with(prefix) {
+                break;
             }
-            visit(&ScrubbedRecord { key, meta, len: 0, content: Some(u64::from(meta.len)) })
-        })
+            zeros.resize(value_len.min(meta.len) as usize, 0);
+            if visit(&ScannedRecord { key, meta: *meta, value: &zeros }).is_break() {
+                break;
+            }
+        }
+        Ok(())
     }
 
+    fn record_count(&self) -> u64 {
+        self.records.len() as u64
+    }
+}
+
+impl WriteRecords for NullStore {
     fn reserve(&mut self, changes: &[PlannedChange<'_>]) -> Result<()> {
         let bytes = self.demand(changes);
         self.account.reserve(&self.quota, bytes)
@@ -213,37 +230,28 @@ impl RecordStore for NullStore {
         self.records.insert(to.into(), RecordMeta { version, ..meta });
         Ok(true)
     }
+}
 
-    fn scan(
-        &self,
-        prefix: &[u8],
+impl ScrubRecords for NullStore {
+    fn scrub(
+        &mut self,
         after: &[u8],
-        reverse: bool,
-        value_len: u32,
-        visit: &mut dyn FnMut(&ScannedRecord<'_>) -> ControlFlow<()>,
+        upto: &[u8],
+        visit: &mut dyn FnMut(&ScrubbedRecord<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let beyond = if reverse { successor(prefix) } else { None };
-        let Some(bounds) = scan_range(prefix, after, reverse, beyond.as_deref()) else {
-            return Ok(());
-        };
-        let mut range = self.records.range::<[u8], _>(bounds);
-        let mut zeros = Vec::new();
-        while let Some((key, meta)) = if reverse { range.next_back() } else { range.next() } {
-            if !key.starts_with(prefix) {
-                break;
+        self.scan(&[], after, false, 0, &mut |record| {
+            let ScannedRecord { key, meta, .. } = *record;
+            if !upto.is_empty() && key > upto {
+                return ControlFlow::Break(());
             }
-            zeros.resize(value_len.min(meta.len) as usize, 0);
-            if visit(&ScannedRecord { key, meta: *meta, value: &zeros }).is_break() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn record_count(&self) -> u64 {
-        self.records.len() as u64
+            visit(&ScrubbedRecord { key, meta, len: 0, content: Some(u64::from(meta.len)) })
+        })
     }
 }
+
+impl PublishRecords for NullStore {}
+
+impl RecordStore for NullStore {}
 
 impl Drop for NullStore {
     fn drop(&mut self) {

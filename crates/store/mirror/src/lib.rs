@@ -75,7 +75,7 @@ pub use copy_source::{CopiedRecord, CopyBatch, CopySource};
 pub use effects::MirrorEffect;
 pub use group_view::GroupView;
 pub use log::LogEntry;
-pub use member::MirroredPartition;
+pub use member::{MemberCommit, MirroredPartition};
 pub use member::scrub::ScrubStep;
 pub use packet::PeerPacket;
 pub use rules::MirrorRules;

@@ -3,6 +3,7 @@
 mod beside;
 mod catching_up;
 mod checkpoint;
+mod commit;
 mod primary;
 mod reads;
 mod repair;
@@ -34,6 +35,8 @@ use crate::role::MemberRole;
 use crate::room::ReservedRoom;
 use crate::rules::MirrorRules;
 use crate::times::MirrorTimes;
+pub use commit::MemberCommit;
+use commit::CommitProgress;
 
 /// One partition of one dataset on one target, with its part in the mirror group. See the
 /// [crate](crate).
@@ -74,8 +77,12 @@ pub struct MirroredPartition {
     log: EntryLog,
     /// A checkpoint under way.
     checkpoint: Option<CopySource>,
-    /// Entries are written to a log on flash, and are there up to this one.
+    /// Entries come to be on flash, and are there up to this one: in a log, or in the records and
+    /// the state that the store commits.
     logged: Option<Position>,
+    /// They are in a log.
+    appends: bool,
+    commits: CommitProgress,
     sink: Option<ResyncSink>,
     damage: DamagedRecords,
     /// Entries come from a log on flash: nobody is to be told anything.
@@ -113,6 +120,8 @@ impl MirroredPartition {
             log: EntryLog::default(),
             checkpoint: None,
             logged: None,
+            appends: false,
+            commits: CommitProgress::default(),
             sink: None,
             damage: DamagedRecords::default(),
             is_replaying: false,
@@ -218,11 +227,18 @@ impl MirroredPartition {
     /// Entries are written to a log on flash from here on; all up to now are there, or in its
     /// checkpoint.
     pub fn set_logs(&mut self) {
+        self.appends = true;
+        self.set_commits();
+    }
+
+    /// The store [commits](samite_backend::CommitRecords) the records and what
+    /// [`MirroredPartition::export`] gives; all up to now is committed.
+    pub fn set_commits(&mut self) {
         self.logged = Some(self.at.position);
         self.refresh_plain();
     }
 
-    /// The log on flash has all entries up to `position`.
+    /// All entries up to `position` are on flash.
     pub fn logged(&mut self, position: Position) {
         let Some(logged) = &mut self.logged else { return };
         if position <= *logged || position > self.at.position {

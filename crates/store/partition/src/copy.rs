@@ -79,8 +79,19 @@ impl Partition {
     /// of the target as `limit` says.
     ///
     /// # Errors
-    /// `NoSpace`: there is no such record then.
+    /// `NoSpace`: there is no such record then. Others of the store: the partition has
+    /// [failed](Partition::failed).
     pub fn install(&mut self, record: &RecordCopy<'_>, limit: QuotaLimit) -> Result<()> {
+        let installed = self.replace(record, limit);
+        if let Err(error) = &installed
+            && error.kind() != ErrorKind::NoSpace
+        {
+            self.failed = Some(error.kind());
+        }
+        installed
+    }
+
+    fn replace(&mut self, record: &RecordCopy<'_>, limit: QuotaLimit) -> Result<()> {
         if let Some(touched) = &mut self.touched {
             touched.push(record.key.into());
         }

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use samite_backend::{RecordStore, ScannedRecord, ValueView};
+use samite_backend::{ReadRecords, ScannedRecord, ValueView};
 use samite_types::{ErrorKind, Result, Version};
 use samite_wire::op::{Guard, Operation};
 
@@ -12,7 +12,7 @@ use crate::outcome::{AppliedFailure, Current};
 /// Tries the guards in their order; the first that is not true fails the operation, and shows the
 /// record that is there if it was asked for, in at most `reveal_max` bytes.
 pub(crate) fn check_guards(
-    store: &dyn RecordStore,
+    store: &dyn ReadRecords,
     operation: &Operation<'_>,
     reveal_max: usize,
 ) -> Result<(), AppliedFailure> {
@@ -28,7 +28,7 @@ pub(crate) fn check_guards(
 /// Guard `index` is not true, or was not when the operation came first: shows the record that is
 /// there, if it was asked for.
 pub(crate) fn broken(
-    store: &dyn RecordStore,
+    store: &dyn ReadRecords,
     operation: &Operation<'_>,
     index: usize,
     reveal_max: usize,
@@ -45,7 +45,7 @@ pub(crate) fn broken(
     AppliedFailure { kind: ErrorKind::Conflict, index: index as u16, current }
 }
 
-fn holds(store: &dyn RecordStore, guard: &Guard<'_>) -> Result<bool> {
+fn holds(store: &dyn ReadRecords, guard: &Guard<'_>) -> Result<bool> {
     Ok(match guard {
         Guard::Exists(key) => store.meta(key)?.is_some(),
         Guard::Absent(key) => store.meta(key)?.is_none(),
@@ -76,7 +76,7 @@ fn holds(store: &dyn RecordStore, guard: &Guard<'_>) -> Result<bool> {
     })
 }
 
-fn reveal(store: &dyn RecordStore, key: &[u8], len: u32) -> Result<Option<Current>> {
+fn reveal(store: &dyn ReadRecords, key: &[u8], len: u32) -> Result<Option<Current>> {
     let mut bytes = Vec::new();
     let meta = store.look(key, 0, len, &mut |seen| seen.append_to(&mut bytes))?;
     Ok(meta.map(|meta| (Version(meta.version.get()), meta.len, bytes)))

@@ -47,7 +47,7 @@ mod sessions;
 use std::fmt;
 use std::time::Duration;
 
-use samite_backend::{RecordStore, SharedBytes, ValuePiece};
+use samite_backend::{CommitRecords, RecordStore, SharedBytes, ValuePiece};
 use samite_types::{ClientId, Epoch, ErrorKind, Result, Seq, Version};
 use samite_wire::op::{Action, Operation, PerAction};
 use smallvec::SmallVec;
@@ -92,6 +92,8 @@ pub struct Partition {
     /// Keys of records that were changed, when somebody asks for them.
     touched: Option<Vec<RecordKey>>,
     forgets: bool,
+    /// A planned change was carried out in part: nobody knows what is here.
+    failed: Option<ErrorKind>,
 }
 
 impl Partition {
@@ -113,6 +115,7 @@ impl Partition {
             refusals: 0,
             touched: None,
             forgets: false,
+            failed: None,
         }
     }
 
@@ -146,6 +149,18 @@ impl Partition {
     #[must_use]
     pub fn would_run(&self, operation: &Operation<'_>) -> bool {
         guard::check_guards(&*self.store, operation, 0).is_ok()
+    }
+
+    /// Its store, if that remembers.
+    pub fn commits(&mut self) -> Option<&mut dyn CommitRecords> {
+        self.store.commits()
+    }
+
+    /// Why it can serve no more, if so: the store has failed in the midst of a change. From then on
+    /// it answers `Unavailable`, and its driver is to end; what was committed before is right.
+    #[must_use]
+    pub const fn failed(&self) -> Option<ErrorKind> {
+        self.failed
     }
 
     /// Records in the partition.
@@ -413,14 +428,17 @@ impl Partition {
         context: &RequestContext,
         operation: &Operation<'_>,
     ) -> Result<(), AppliedFailure> {
+        if self.failed.is_some() {
+            return Err(AppliedFailure::new(ErrorKind::Unavailable, 0));
+        }
         if context.name_space_generation < self.name_space_generation && !only_releases(operation) {
             return Err(AppliedFailure::new(ErrorKind::StaleLease, 0));
         }
         guard::check_guards(&*self.store, operation, context.body_len_max)
     }
 
-    /// Step 6. Nothing here can fail unless the store has not set the space aside as its contract
-    /// says.
+    /// Step 6. Nothing here can fail unless the store does: the space is set aside. Then nobody
+    /// knows what is here any more.
     fn change(
         &mut self,
         client: ClientId,
@@ -440,8 +458,8 @@ impl Partition {
                     }
                 }
                 Err(kind) => {
-                    debug_assert!(false, "planned action {index} failed: {kind:?}");
-                    return Err(AppliedFailure::new(kind, index));
+                    self.failed = Some(kind);
+                    return Err(AppliedFailure::new(ErrorKind::Unavailable, index));
                 }
             }
         }
@@ -480,8 +498,12 @@ impl Partition {
                     pieces: short(bytes).collect(),
                 },
                 RememberedAction::Asked => match run.ask(action) {
-                    Err(ErrorKind::Corrupt) => {
-                        return Err(AppliedFailure::new(ErrorKind::Corrupt, 0));
+                    Err(kind @ (ErrorKind::Corrupt | ErrorKind::Unavailable)) => {
+                        return Err(AppliedFailure::new(kind, 0));
+                    }
+                    // It has taken effect: it is to be asked for again.
+                    Err(ErrorKind::Io) => {
+                        return Err(AppliedFailure::new(ErrorKind::Unavailable, 0));
                     }
                     found => found.unwrap_or_else(|_| gone()),
                 },

@@ -1,6 +1,6 @@
 //! Little-endian numbers in records.
 
-use samite_backend::{RecordMeta, RecordStore, ValueView};
+use samite_backend::{ReadRecords, RecordMeta, ValueView};
 use samite_types::ErrorKind;
 use samite_wire::limits::ADVANCE_COUNT_MAX;
 
@@ -24,7 +24,7 @@ pub(crate) struct RecordNumbers {
 
 /// The first `count` numbers at `offset` of the record at `key`.
 pub(crate) fn read(
-    store: &dyn RecordStore,
+    store: &dyn ReadRecords,
     key: &[u8],
     (offset, count): (u32, u8),
 ) -> Result<RecordNumbers> {
@@ -41,7 +41,7 @@ pub(crate) fn read(
 
 /// The same, moved forward to `to`, each unless it is a little later already, by `slack` at most.
 pub(crate) fn advanced(
-    store: &dyn RecordStore,
+    store: &dyn ReadRecords,
     key: &[u8],
     (offset, count): (u32, u8),
     (to, slack): (i64, u64),

@@ -1,7 +1,7 @@
 //! Planning: everything that can refuse an operation is found out before anything changes.
 
 use samite_backend::{
-    ArenaExtent, PlannedChange, QuotaLimit, RecordMeta, RecordStore, WriteSource,
+    ArenaExtent, PlannedChange, QuotaLimit, ReadRecords, RecordMeta, RecordStore, WriteSource,
 };
 use samite_types::{ClientId, ErrorKind};
 use samite_wire::limits::{HOLDERS_LEN_MAX, RECORD_LEN_MAX};
@@ -256,7 +256,7 @@ impl RecordFate {
 
 /// The records as they will be after the actions planned so far.
 struct RecordShadow<'a, 's> {
-    store: &'s dyn RecordStore,
+    store: &'s dyn ReadRecords,
     /// Another action may ask for the state that this one leaves.
     tracks: bool,
     /// Later entries count.

@@ -1,7 +1,7 @@
 //! Publishing records to clients of the node's host ([`samite_wire::lookup`]): records that were
 //! just made, or looked up.
 
-use samite_backend::{RecordMeta, RecordStore};
+use samite_backend::{PublishRecords, RecordMeta};
 use samite_types::Version;
 use samite_wire::lookup::HEAD_LEN;
 use samite_wire::op::{Action, Guard, Operation, TouchedRecords, ValueData};
@@ -12,7 +12,7 @@ use crate::outcome::ActionOutput;
 const LOOKUP_LEN_MAX: u32 = 4 * HEAD_LEN as u32;
 
 /// Before a mutation.
-pub(crate) fn expect(store: &dyn RecordStore, operation: &Operation<'_>) {
+pub(crate) fn expect(store: &dyn PublishRecords, operation: &Operation<'_>) {
     let first = operation.actions.iter().find_map(|action| match action.touched() {
         TouchedRecords::Key(key) | TouchedRecords::Moved(key, _) => Some(key),
         TouchedRecords::Nothing | TouchedRecords::Prefix(_) => None,
@@ -23,14 +23,18 @@ pub(crate) fn expect(store: &dyn RecordStore, operation: &Operation<'_>) {
 }
 
 /// After an operation that only asked.
-pub(crate) fn found(store: &dyn RecordStore, operation: &Operation<'_>, outputs: &[ActionOutput]) {
+pub(crate) fn found(
+    store: &dyn PublishRecords,
+    operation: &Operation<'_>,
+    outputs: &[ActionOutput],
+) {
     for (action, output) in operation.actions.iter().zip(outputs) {
         if let Action::Get { key, offset: 0, len: LOOKUP_LEN_MIN..=LOOKUP_LEN_MAX } = action
             && let ActionOutput::Value { version, total_len, pieces } = output
             && let Some(head) = pieces.first().and_then(|piece| piece.as_bytes())
             && head.len() >= HEAD_LEN.min(*total_len as usize)
         {
-            store.show(key, RecordMeta { version: *version, len: *total_len }, head);
+            store.publish(key, RecordMeta { version: *version, len: *total_len }, head);
         }
     }
 }
@@ -39,7 +43,7 @@ const LOOKUP_LEN_MIN: u32 = HEAD_LEN as u32;
 
 /// After a mutation, which gave the records that it changed `version`: publishes the record that it
 /// made first, as it was made, unless a later action has changed it or taken it away.
-pub(crate) fn made(store: &dyn RecordStore, operation: &Operation<'_>, version: Version) {
+pub(crate) fn made(store: &dyn PublishRecords, operation: &Operation<'_>, version: Version) {
     let [Action::Put { key, data: ValueData::Inline(value) }, later @ ..] =
         operation.actions.as_slice()
     else {
@@ -53,6 +57,6 @@ pub(crate) fn made(store: &dyn RecordStore, operation: &Operation<'_>, version: 
         TouchedRecords::Prefix(prefix) => !key.starts_with(prefix),
     };
     if operation.guards.iter().any(is_new) && later.iter().all(is_other) {
-        store.show(key, RecordMeta { version, len: value.len() as u32 }, value);
+        store.publish(key, RecordMeta { version, len: value.len() as u32 }, value);
     }
 }

@@ -3,7 +3,9 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use samite_backend::{RecordChange, RecordMeta, RecordStore, ValuePiece, ValueView, WriteSource};
+use samite_backend::{
+    ReadRecords, RecordChange, RecordMeta, RecordStore, ValuePiece, ValueView, WriteSource,
+};
 use samite_types::{ClientId, Epoch, ErrorKind, Version};
 use samite_wire::lookup::HEAD_LEN;
 use samite_wire::op::{
@@ -228,7 +230,7 @@ impl ActionRun<'_> {
             let flow = page.add(record.key, record.meta, record.value);
             // A client that lists a directory with attributes mostly looks the entries up next.
             if shows && flow.is_continue() {
-                store.show(record.key, record.meta, record.value);
+                store.publish(record.key, record.meta, record.value);
             }
             flow
         })?;
@@ -358,7 +360,7 @@ impl ListingPage {
 }
 
 /// The ranges of a value that are no holes, as [`samite_wire::op::extents`] reads them.
-fn data_ranges(store: &dyn RecordStore, key: &[u8], out: &mut Vec<u8>) -> Result<()> {
+fn data_ranges(store: &dyn ReadRecords, key: &[u8], out: &mut Vec<u8>) -> Result<()> {
     let mut at = 0u32;
     let mut open: Option<(u32, u32)> = None;
     let mut close = |open: Option<(u32, u32)>| {

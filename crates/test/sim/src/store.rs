@@ -6,8 +6,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use samite_backend::{
-    Arena, Backend, PlannedChange, QuotaAccount, QuotaLimit, RecordChange, RecordMeta, RecordStore,
-    ScannedRecord, ScrubbedRecord, TargetQuota, TargetUsage, ValuePiece, WriteSource,
+    Arena, Backend, PlannedChange, PublishRecords, QuotaAccount, QuotaLimit, ReadRecords,
+    RecordChange, RecordMeta, RecordStore, ScannedRecord, ScrubRecords, ScrubbedRecord,
+    TargetQuota, TargetUsage, ValuePiece, WriteRecords, WriteSource,
 };
 use samite_types::{DatasetId, Result, Version};
 
@@ -133,7 +134,7 @@ fn bytes(source: &WriteSource<'_>) -> Vec<u8> {
     }
 }
 
-impl RecordStore for HeapStore {
+impl ReadRecords for HeapStore {
     fn meta(&self, key: &[u8]) -> Result<Option<RecordMeta>> {
         Ok(self.records.get(key).map(meta))
     }
@@ -154,22 +155,39 @@ impl RecordStore for HeapStore {
         Ok(Some(meta(record)))
     }
 
-    fn scrub(
-        &mut self,
+    fn scan(
+        &self,
+        prefix: &[u8],
         after: &[u8],
-        upto: &[u8],
-        visit: &mut dyn FnMut(&ScrubbedRecord<'_>) -> ControlFlow<()>,
+        reverse: bool,
+        value_len: u32,
+        visit: &mut dyn FnMut(&ScannedRecord<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.scan(&[], after, false, u32::MAX, &mut |record| {
-            let ScannedRecord { key, meta, value } = *record;
-            if !upto.is_empty() && key > upto {
-                return ControlFlow::Break(());
+        let wanted = |key: &[u8]| {
+            let beyond = if reverse { key < after } else { key > after };
+            key.starts_with(prefix) && (after.is_empty() || beyond)
+        };
+        // Simulated partitions are small: the scan looks at all.
+        let records = self.records.iter().filter(|(key, _)| wanted(key));
+        let mut records: Vec<_> = records.collect();
+        if reverse {
+            records.reverse();
+        }
+        for (key, record) in records {
+            let value = &record.1[..record.1.len().min(value_len as usize)];
+            if visit(&ScannedRecord { key, meta: meta(record), value }).is_break() {
+                break;
             }
-            let content = Some(samite_placement::hash(value));
-            visit(&ScrubbedRecord { key, meta, len: value.len() as u64, content })
-        })
+        }
+        Ok(())
     }
 
+    fn record_count(&self) -> u64 {
+        self.records.len() as u64
+    }
+}
+
+impl WriteRecords for HeapStore {
     fn reserve(&mut self, changes: &[PlannedChange<'_>]) -> Result<()> {
         let most = self.charge_max(changes);
         self.account.reserve(&self.quota, most)
@@ -261,35 +279,26 @@ impl RecordStore for HeapStore {
         self.records.insert(to.into(), (version, value));
         Ok(true)
     }
+}
 
-    fn scan(
-        &self,
-        prefix: &[u8],
+impl ScrubRecords for HeapStore {
+    fn scrub(
+        &mut self,
         after: &[u8],
-        reverse: bool,
-        value_len: u32,
-        visit: &mut dyn FnMut(&ScannedRecord<'_>) -> ControlFlow<()>,
+        upto: &[u8],
+        visit: &mut dyn FnMut(&ScrubbedRecord<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let wanted = |key: &[u8]| {
-            let beyond = if reverse { key < after } else { key > after };
-            key.starts_with(prefix) && (after.is_empty() || beyond)
-        };
-        // Simulated partitions are small: the scan looks at all.
-        let records = self.records.iter().filter(|(key, _)| wanted(key));
-        let mut records: Vec<_> = records.collect();
-        if reverse {
-            records.reverse();
-        }
-        for (key, record) in records {
-            let value = &record.1[..record.1.len().min(value_len as usize)];
-            if visit(&ScannedRecord { key, meta: meta(record), value }).is_break() {
-                break;
+        self.scan(&[], after, false, u32::MAX, &mut |record| {
+            let ScannedRecord { key, meta, value } = *record;
+            if !upto.is_empty() && key > upto {
+                return ControlFlow::Break(());
             }
-        }
-        Ok(())
-    }
-
-    fn record_count(&self) -> u64 {
-        self.records.len() as u64
+            let content = Some(samite_placement::hash(value));
+            visit(&ScrubbedRecord { key, meta, len: value.len() as u64, content })
+        })
     }
 }
+
+impl PublishRecords for HeapStore {}
+
+impl RecordStore for HeapStore {}

@@ -10,7 +10,8 @@ use super::value::{HEAP_LEN_MAX, PART_LEN, RecordValue};
 use super::{MemoryStore, adopts, on_grid, record_charge, spans, writes_whole};
 use crate::arena::BLOCK_CHARGE;
 use crate::quota::QuotaLimit;
-use crate::record::{PlannedChange, WriteSource};
+use crate::record::PlannedChange;
+use crate::value_piece::WriteSource;
 
 impl PlannedChange<'_> {
     /// The most it can take, in bytes, whatever the record is like.

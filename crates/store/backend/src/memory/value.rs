@@ -15,7 +15,7 @@ use super::space::{PartitionSpace, heap_charge};
 use super::sums::PartSums;
 use crate::arena::{ArenaExtent, SLOT_LEN_MAX};
 use crate::bytes::SharedBytes;
-use crate::record::{ValuePiece, ValueView};
+use crate::value_piece::{ValuePiece, ValueView};
 
 /// Bytes of value that one part covers.
 pub(super) const PART_LEN: u32 = BLOCK_LEN as u32;

@@ -130,7 +130,7 @@ impl MirroredPartition {
             return self.tick_catching_up(now);
         }
         let kept = LogEntry::copied(entry);
-        if self.logged.is_some() {
+        if self.appends {
             self.effects.append(kept.clone());
         }
         // Others may lack it as well.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use samite_backend::QuotaLimit;
 use samite_partition::ChangeFunds;
-use samite_types::{ErrorKind, Position};
+use samite_types::ErrorKind;
 use samite_wire::peer::{PartitionLogEntry, RecordCopy};
 
 use super::MirroredPartition;
@@ -80,10 +80,7 @@ impl MirroredPartition {
         (self.at, self.grants_delegations) = member_state::import(&mut self.partition, state)?;
         self.is_fit = true;
         self.is_doubtful = false;
-        if let Some(logged) = &mut self.logged {
-            *logged = Position(0);
-            self.effects.checkpoint();
-        }
+        self.commit_anew();
         if matches!(self.role, MemberRole::Secondary) {
             self.partition.set_follows(true);
         }

@@ -219,6 +219,9 @@ impl MirroredPartition {
 
     /// Whether too many entries wait. Those for members that are not required are given up first.
     pub(super) fn is_stuffed(&mut self, now: Duration) -> bool {
+        if self.is_behind_commits() {
+            return true;
+        }
         if !self.log.is_full() {
             return false;
         }
@@ -258,7 +261,7 @@ impl MirroredPartition {
     fn writes_down(&self) -> bool {
         match &self.role {
             MemberRole::Primary(primary) => {
-                self.logged.is_some() || primary.peers.iter().any(|peer| peer.stream.is_some())
+                self.appends || primary.peers.iter().any(|peer| peer.stream.is_some())
             }
             _ => false,
         }
@@ -279,7 +282,7 @@ impl MirroredPartition {
         self.at = after;
         if self.writes_down() {
             let entry = LogEntry::new(PartitionLogEntry { before, after, outcome, event }, payload);
-            if self.logged.is_some() {
+            if self.appends {
                 self.effects.append(entry.clone());
             }
             self.log.push(entry, cost);

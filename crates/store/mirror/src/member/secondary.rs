@@ -51,7 +51,7 @@ impl MirroredPartition {
                 return self.answer(from, &PeerMessage::Unfit { position, kind });
             }
             self.log.clear();
-            if self.logged.is_some() {
+            if self.appends {
                 self.effects.append(LogEntry::copied(entry));
             }
         } else if entry.after.term > self.at.term {

@@ -42,9 +42,7 @@ impl MirroredPartition {
             self.become_unfit();
             self.log.clear();
             self.checkpoint = None;
-            if self.logged.is_some() {
-                self.effects.discard();
-            }
+            self.discard_committed();
         }
         if self.sink.as_ref().is_some_and(|sink| sink.attempt() == attempt && sink.step() == 0) {
             let (again, is_busy) = (false, false);
@@ -61,7 +59,9 @@ impl MirroredPartition {
             return self.answer(from, &PeerMessage::Lost { attempt, kind: ErrorKind::NotFound });
         };
         let mut again = false;
-        if sink.is_next(step) {
+        if sink.is_next(step) && self.is_behind_commits() {
+            again = true;
+        } else if sink.is_next(step) {
             match self.sink_do(&mut sink, what) {
                 Ok(is_done) => again = !is_done,
                 Err(error) => {
