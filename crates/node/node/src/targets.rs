@@ -208,24 +208,24 @@ mod tests {
             shards: 2,
             directory: directory.map(PathBuf::from),
             opened: Mutex::default(),
+            threads: Mutex::default(),
         }
     }
 
     #[test]
     fn shards_share_a_target_and_backends_do_not() {
-        let targets = Arc::new(targets(None));
-        let mut one = ShardTargets::new(Arc::clone(&targets));
-        let mut two = ShardTargets::new(Arc::clone(&targets));
+        let targets = targets(None);
         let (memory, null) = (BackendSpec::default(), BackendSpec::named(NULL_BACKEND));
-        let mut store = one.get(&memory).unwrap().open(DatasetId(1), PartitionId(1)).unwrap();
+        let (mut one, two) = (targets.handle(&memory).unwrap(), targets.handle(&memory).unwrap());
+        let mut store = one.open(DatasetId(1), PartitionId(1)).unwrap();
         let source = samite_backend::WriteSource::Bytes(b"value");
         store.put(b"key", source, Version(1)).unwrap();
-        let used = one.get(&memory).unwrap().usage().used;
+        let used = one.usage().used;
         assert!(used > 0);
-        assert_eq!(two.get(&memory).unwrap().usage().used, used);
-        assert_eq!(two.get(&null).unwrap().usage().used, 0);
+        assert_eq!(two.usage().used, used);
+        assert_eq!(targets.handle(&null).unwrap().usage().used, 0);
         assert_eq!(lock(&targets.opened).len(), 2);
-        let error = two.get(&BackendSpec::named("tape")).err().unwrap();
+        let error = targets.handle(&BackendSpec::named("tape")).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.message().contains("tape"), "{}", error.message());
     }

@@ -8,6 +8,7 @@ use samite_wire::control::{
     SemanticsKind,
 };
 
+use super::scan::{self, ScanArgs};
 use crate::cluster::ClusterTarget;
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
@@ -91,6 +92,15 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Print version, length and key of each record
+    ///
+    /// Keys are those of records: a view puts a byte or more in front of the names that its users give.
+    #[command(after_help = "\
+Examples:
+  samite dataset scan results
+  samite dataset scan results --local --count     what this host has of it
+  samite dataset scan results --prefix a --json")]
+    Scan(ScanArgs),
     /// Remove a dataset and all of its records
     #[command(after_help = "Example:\n  samite dataset drop results")]
     Drop {
@@ -205,6 +215,7 @@ pub fn run(args: &DatasetArgs, target: &ClusterTarget) -> Result<(), CommandFail
             Ok(client.set_access(dataset, Some(*uid), None)?)
         }
         DatasetCommand::List { json } => list(&client, *json),
+        DatasetCommand::Scan(args) => scan::run(args, &client),
         DatasetCommand::Drop { dataset } => Ok(client.drop_dataset(dataset)?),
     }
 }
