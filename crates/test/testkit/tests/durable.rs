@@ -10,10 +10,15 @@ use samite_client::{ClientOptions, Dataset, TransportKind};
 use samite_kv::KvView;
 use samite_testkit::{LocalCluster, ProcessCluster};
 use samite_types::{ErrorKind, NodeId};
-use samite_wire::control::{DatasetSpec, DurabilityKind};
+use samite_wire::control::{BackendSpec, DatasetSpec, DurabilityKind, MEMORY_BACKEND};
 
 fn spec(name: &str) -> DatasetSpec {
-    DatasetSpec { durability: DurabilityKind::Logged, ..DatasetSpec::new(name) }
+    on(MEMORY_BACKEND, name)
+}
+
+fn on(backend: &str, name: &str) -> DatasetSpec {
+    let backend = BackendSpec::named(backend);
+    DatasetSpec { durability: DurabilityKind::Logged, backend, ..DatasetSpec::new(name) }
 }
 
 fn options(transport: TransportKind) -> ClientOptions {
@@ -54,6 +59,20 @@ fn compare(kv: &KvView, model: &BTreeMap<Vec<u8>, Vec<u8>>) {
 
 #[test]
 fn a_cluster_that_is_started_again_has_everything_and_its_logs_stay_short() {
+    start_again(MEMORY_BACKEND);
+}
+
+#[test]
+fn a_cluster_that_is_started_again_has_everything_on_lmdb() {
+    start_again("lmdb");
+}
+
+#[test]
+fn a_cluster_that_is_started_again_has_everything_on_posix() {
+    start_again("posix");
+}
+
+fn start_again(backend: &str) {
     const SEGMENT_LEN: u64 = 512 << 10;
     let flash = tempfile::tempdir().unwrap();
     let options_of = || samite_testkit::LocalOptions {
@@ -67,9 +86,9 @@ fn a_cluster_that_is_started_again_has_everything_and_its_logs_stay_short() {
         let cluster = LocalCluster::start(2, options_of()).unwrap();
         let transport = [TransportKind::Shm, TransportKind::Tcp][life % 2];
         let client = cluster.client(options(transport)).unwrap();
-        let kv = KvView::new(client.create_dataset(&spec("kept")).unwrap());
+        let kv = KvView::new(client.create_dataset(&on(backend, "kept")).unwrap());
         compare(&kv, &model);
-        let gone = client.create_dataset(&spec("gone")).unwrap();
+        let gone = client.create_dataset(&on(backend, "gone")).unwrap();
         let gone = KvView::new(gone);
         for step in 0..250 {
             let key = format!("{}", next(&mut random) % 150).into_bytes();
@@ -177,6 +196,20 @@ fn write_until_killed(dataset: Dataset, writer: usize, done: &AtomicU64) -> Told
 
 #[test]
 fn every_acknowledged_write_outlives_sigkill_of_all_nodes() {
+    kill_all_nodes(MEMORY_BACKEND);
+}
+
+#[test]
+fn every_acknowledged_write_on_lmdb_outlives_sigkill_of_all_nodes() {
+    kill_all_nodes("lmdb");
+}
+
+#[test]
+fn every_acknowledged_write_on_posix_outlives_sigkill_of_all_nodes() {
+    kill_all_nodes("posix");
+}
+
+fn kill_all_nodes(backend: &str) {
     let flash = tempfile::tempdir().unwrap();
     let durable = flash.path().join("d").display().to_string();
     let args = ["--memory", "128M", "--durable", &durable];
@@ -185,7 +218,7 @@ fn every_acknowledged_write_outlives_sigkill_of_all_nodes() {
     for life in 0..3 {
         let cluster = ProcessCluster::start(2, &args).unwrap();
         let client = cluster.client(options(TransportKind::Unix)).unwrap();
-        let kv = KvView::new(client.create_dataset(&spec("killed")).unwrap());
+        let kv = KvView::new(client.create_dataset(&on(backend, "killed")).unwrap());
         for (key, (acknowledged, last)) in all.iter().flatten() {
             let found = kv.get(key.as_bytes()).unwrap().map_or(Vec::new(), |value| value.bytes);
             let number = found.first_chunk().map_or(0, |raw| u64::from_le_bytes(*raw));
