@@ -60,6 +60,7 @@ mod reply;
 pub mod retry;
 mod revocations;
 pub mod runtime;
+pub mod scan;
 mod seq;
 mod session;
 pub mod stats;
@@ -75,7 +76,9 @@ pub use config::{
 pub use dataset::Dataset;
 pub use key_text::key_text;
 pub use op::ClientOperation;
-pub use outcome::{GuardedRecord, OwnedEntry, OwnedFailure, OwnedOutcome, OwnedResult};
+pub use outcome::{
+    GuardedRecord, OwnedEntries, OwnedEntry, OwnedFailure, OwnedOutcome, OwnedResult,
+};
 pub use pending::{FinishStep, PendingOperations};
 pub use revocations::RecallListener;
 pub use samite_transport::client::WaitEnd;
