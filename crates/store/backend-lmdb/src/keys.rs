@@ -17,7 +17,7 @@ use std::ops::{Bound, ControlFlow};
 use heed::types::Bytes;
 use heed::{Database, RoTxn, RwTxn};
 use samite_backend::StoredPartition;
-use samite_backend::ordered::RowBounds;
+use samite_backend::ordered::{RowBounds, RowVisit};
 use samite_types::{DatasetId, PartitionId};
 
 /// Keys and rows of the environment.
@@ -181,9 +181,6 @@ pub(crate) fn partitions(rows: RowDatabase, txn: &RoTxn<'_>) -> heed::Result<Vec
     Ok(found)
 }
 
-/// What visits rows.
-pub(crate) type RowVisit<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
-
 /// Visits the rows of a partition within `bounds`, in order or backwards, until `visit` breaks.
 pub(crate) fn scan(
     rows: RowDatabase,
@@ -196,6 +193,8 @@ pub(crate) fn scan(
     let mut walk = LevelWalk { rows, txn, reverse, key: Vec::new(), visit };
     walk.level(&root_level(place), bounds).map(drop)
 }
+
+type FoundRows<'t> = Box<dyn Iterator<Item = heed::Result<(&'t [u8], &'t [u8])>> + 't>;
 
 struct LevelWalk<'w, 'v> {
     rows: RowDatabase,
@@ -230,7 +229,7 @@ impl LevelWalk<'_, '_> {
         };
         let range = (start.as_ref().map(|key| &**key), stop.as_ref().map(|key| &**key));
         let (rows, txn) = (self.rows, self.txn);
-        let found: Box<dyn Iterator<Item = heed::Result<(&[u8], &[u8])>>> = match self.reverse {
+        let found: FoundRows<'_> = match self.reverse {
             true => Box::new(rows.rev_range(txn, &range)?),
             false => Box::new(rows.range(txn, &range)?),
         };

@@ -1,14 +1,13 @@
 //! An LMDB environment as an ordered map.
 
 use std::fmt;
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Env, EnvOpenOptions, RoTxn, WithoutTls};
 use rustix::fs::{AtFlags, unlinkat};
 use rustix::io::Errno;
-use samite_backend::ordered::{OrderedMap, RowBounds, changed_row};
+use samite_backend::ordered::{OrderedMap, RowBounds, RowVisit, changed_row};
 use samite_backend::{RowChange, StoredPartition, WriteBatch};
 use samite_types::{Error, ErrorKind, Result};
 
@@ -226,7 +225,7 @@ impl OrderedMap for LmdbMap {
         place: StoredPartition,
         bounds: RowBounds<'_>,
         reverse: bool,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: &mut RowVisit<'_>,
     ) -> Result<()> {
         let txn = self.reader()?;
         keys::scan(self.rows, &txn, place, bounds, reverse, visit).map_err(told("reading rows"))

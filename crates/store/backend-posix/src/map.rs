@@ -5,7 +5,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::{Mutex, PoisonError};
 
 use samite_backend::ordered::{
-    OrderedMap, RowBounds, changed_row, is_part_key, part_key_bounds, row_of,
+    OrderedMap, RowBounds, RowVisit, changed_row, is_part_key, part_key_bounds, row_of,
 };
 use samite_backend::{RowChange, StoredPartition, WriteBatch};
 use samite_backend_lmdb::{LmdbMap, LmdbOptions, TargetRoot};
@@ -263,7 +263,7 @@ impl OrderedMap for PartFileMap {
         place: StoredPartition,
         bounds: RowBounds<'_>,
         reverse: bool,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: &mut RowVisit<'_>,
     ) -> Result<()> {
         let mut failure = None;
         self.map.scan(place, bounds, reverse, &mut |key, row| {

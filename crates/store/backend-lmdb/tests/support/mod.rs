@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
-use samite_backend::ordered::{OrderedMap, OrderedTarget, RowBounds};
+use samite_backend::ordered::{OrderedMap, OrderedTarget, RowBounds, RowVisit};
 use samite_backend::{
     Backend, CommitTarget, RecordStore, StoredPartition, WriteBatch, WriteSource,
 };
@@ -52,7 +52,7 @@ impl OrderedMap for FailingMap {
         place: StoredPartition,
         bounds: RowBounds<'_>,
         reverse: bool,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: &mut RowVisit<'_>,
     ) -> Result<()> {
         self.call()?;
         self.map.scan(place, bounds, reverse, visit)

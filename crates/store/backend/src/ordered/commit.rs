@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use samite_types::Result;
 
+use super::map::row_of;
 use super::overlay::CommittingRows;
 use super::row::{STATE_KEY, StateCounts};
-use super::{OrderedStore, row_of};
+use super::store::OrderedStore;
 use crate::commit::{CommitRecords, RowChange, WriteBatch};
 
 impl CommitRecords for OrderedStore {

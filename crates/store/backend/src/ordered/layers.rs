@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use samite_types::{Error, ErrorKind, Result};
 
+use super::map::{OrderedMap, RowBounds, RowVisit, row_of};
 use super::overlay::{CommittingRows, PendingRows};
 use super::row::{SUM_LEN, patched_row, verified};
-use super::{OrderedMap, RowBounds, row_of};
 use crate::commit::{RowChange, StoredPartition};
 
 /// The rows of one partition.
@@ -142,7 +142,7 @@ impl RowLayers {
         &self,
         bounds: RowBounds<'_>,
         reverse: bool,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: &mut RowVisit<'_>,
     ) -> Result<()> {
         let pending = self.pending.range(bounds).map(|(key, pending)| (key, &pending.change));
         let committing = self.committing.as_ref();
@@ -160,14 +160,14 @@ impl RowLayers {
         committing: impl Iterator<Item = (&'a [u8], &'a RowChange)>,
         bounds: RowBounds<'_>,
         reverse: bool,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: &mut RowVisit<'_>,
     ) -> Result<()> {
         let comes_first =
             |one: &[u8], other: &[u8]| if reverse { one > other } else { one < other };
         let mut over =
             MergedChanges { over: pending.peekable(), under: committing.peekable(), comes_first };
         // Visits the changed rows before `key`; all of them, if there is none.
-        let mut before = |key: Option<&[u8]>, visit: &mut Visit<'_>| {
+        let mut before = |key: Option<&[u8]>, visit: &mut RowVisit<'_>| {
             while let Some(changed) = over.key()
                 && key.is_none_or(|key| comes_first(changed, key))
             {
@@ -198,8 +198,6 @@ impl RowLayers {
         Ok(())
     }
 }
-
-type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
 
 /// Changes of two layers, in order; of a row that both change, that of the upper one.
 struct MergedChanges<I: Iterator, J: Iterator, F> {

@@ -4,9 +4,9 @@ use std::ops::ControlFlow;
 
 use samite_types::Result;
 
-use super::OrderedStore;
+use super::parts::spans;
 use super::row::{RecordRow, ValueLayout, part_key, record_key};
-use super::write::spans;
+use super::store::OrderedStore;
 use crate::record::{PlannedRead, ReadAhead, RecordMeta, ScannedRecord};
 use crate::store::ReadRecords;
 use crate::value_piece::{ValuePiece, ValueView};

@@ -1,54 +1,18 @@
 //! Reads ahead: bringing rows from the disk into the page cache, on a thread of the target.
 
-use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use samite_wire::checksum;
 
+use super::map::OrderedMap;
+use super::parts::spans;
+use super::recent::RecentRows;
 use super::row::{PARTS_MAX, RecordRow, ValueLayout, part_key, record_key};
 use super::scan::RecordBounds;
-use super::write::spans;
-use super::{OrderedMap, OrderedStore};
+use super::store::OrderedStore;
 use crate::commit::StoredPartition;
 use crate::record::{PlannedRead, ReadAhead};
-
-/// Entries of the table of rows that were touched.
-const RECENT_MAX: usize = 1 << 16;
-
-/// Rows that were touched not long ago, as hashes: a bounded table, in which a later one takes the
-/// place of an earlier one. What it has is most likely in the page cache.
-pub(super) struct RecentRows(Box<[AtomicU64]>);
-
-impl Default for RecentRows {
-    fn default() -> Self {
-        Self((0..RECENT_MAX).map(|_| AtomicU64::new(0)).collect())
-    }
-}
-
-impl fmt::Debug for RecentRows {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RecentRows({RECENT_MAX})")
-    }
-}
-
-impl RecentRows {
-    fn slot(&self, hash: u64) -> &AtomicU64 {
-        &self.0[hash as usize % RECENT_MAX]
-    }
-
-    fn has(&self, hash: u64) -> bool {
-        self.slot(hash).load(Ordering::Relaxed) == hash
-    }
-
-    fn add(&self, hash: u64) {
-        // A line that many cores read is not written for nothing.
-        if !self.has(hash) {
-            self.slot(hash).store(hash, Ordering::Relaxed);
-        }
-    }
-}
 
 /// A hash of what is read, never 0.
 fn hash_of((dataset, partition): StoredPartition, key: &[u8], what: u64) -> u64 {

@@ -5,8 +5,9 @@ use std::ops::{Bound, ControlFlow};
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::checksum;
 
+use super::map::RowBounds;
 use super::row::{RECORD_TAG, RecordRow, ValueLayout, part_key, record_key};
-use super::{OrderedStore, RowBounds};
+use super::store::OrderedStore;
 use crate::range::{scan_range, successor};
 use crate::record::{RecordMeta, ScannedRecord, ScrubbedRecord};
 use crate::store::ScrubRecords;
@@ -60,13 +61,16 @@ impl RecordBounds {
     }
 }
 
+/// What a walk hands keys and rows to; a damaged row is an error.
+type RecordVisit<'v> = dyn FnMut(&[u8], Result<RecordRow<'_>>) -> Result<ControlFlow<()>> + 'v;
+
 impl OrderedStore {
     /// Visits record rows until `visit` breaks or fails; one that is damaged is an error to it.
     fn visit_rows(
         &self,
         bounds: Option<RecordBounds>,
         reverse: bool,
-        visit: &mut dyn FnMut(&[u8], Result<RecordRow<'_>>) -> Result<ControlFlow<()>>,
+        visit: &mut RecordVisit<'_>,
     ) -> Result<()> {
         let Some(bounds) = bounds else { return Ok(()) };
         let Some(bounds) = bounds.get() else { return Ok(()) };

@@ -3,11 +3,11 @@
 //! What a record is decides, not how it is stored: a charge for the record, its key, and the bytes
 //! of its value up to the last that is not zero, of each part.
 
-use samite_types::Result;
+use samite_types::{Error, ErrorKind, Result};
 
-use super::OrderedStore;
+use super::parts::{PartSpan, spans, stored_lens};
 use super::row::{RecordRow, ValueLayout};
-use super::write::{spans, stored_lens};
+use super::store::OrderedStore;
 use crate::quota::QuotaLimit;
 use crate::record::PlannedChange;
 
@@ -43,7 +43,7 @@ fn value_growth(change: &PlannedChange<'_>, layout: &ValueLayout<'_>) -> u64 {
             (source.len() as u64).saturating_sub(layout.stored_len())
         }
         PlannedChange::Write { offset, source, .. } => {
-            let growth = |span: super::write::PartSpan| {
+            let growth = |span: PartSpan| {
                 let end = u64::from(span.at) + span.len as u64;
                 end.saturating_sub(old.get(span.part).copied().unwrap_or(0).into())
             };
@@ -114,7 +114,7 @@ impl OrderedStore {
 
     fn check_room(&self, bytes: u64) -> Result<()> {
         if bytes > 0 && self.account.limit() == QuotaLimit::Open && !self.target.map().has_room() {
-            return Err(super::target::disk_full());
+            return Err(disk_full());
         }
         Ok(())
     }
@@ -123,4 +123,9 @@ impl OrderedStore {
 /// Whether none of the `earlier` changes leaves another record at `key`.
 fn is_settled(earlier: &[PlannedChange<'_>], key: &[u8]) -> bool {
     earlier.iter().all(|change| !change.unsettles(key) && change.key() != Some(key))
+}
+
+/// The error of growth on a disk that is nearly full.
+fn disk_full() -> Error {
+    Error::new(ErrorKind::NoSpace, "the target's disk is full: only what frees space is taken")
 }

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use samite_types::{DatasetId, Error, ErrorKind, PartitionId, Result};
+use samite_types::{DatasetId, PartitionId, Result};
 
 use super::layers::RowLayers;
-use super::read_ahead::RecentRows;
+use super::map::{OrderedMap, row_of};
+use super::recent::RecentRows;
 use super::row::{STATE_KEY, StateCounts};
-use super::{OrderedMap, OrderedStore, row_of};
+use super::store::OrderedStore;
 use crate::arena::Arena;
 use crate::commit::{CommitTarget, RowChange, StoredPartition, WriteBatch};
 use crate::quota::{QuotaLimit, TargetQuota};
@@ -189,9 +190,4 @@ impl Backend for OrderedBackend {
     fn commit_target(&self) -> Option<Arc<dyn CommitTarget>> {
         Some(Arc::clone(&self.target) as Arc<dyn CommitTarget>)
     }
-}
-
-/// The error of growth on a disk that is nearly full.
-pub(super) fn disk_full() -> Error {
-    Error::new(ErrorKind::NoSpace, "the target's disk is full: only what frees space is taken")
 }

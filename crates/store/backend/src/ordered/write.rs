@@ -4,55 +4,19 @@
 //! leaves all as it was.
 
 use std::borrow::Cow;
-use std::ops::Range;
 
 use samite_types::{ErrorKind, Result, Version};
 
-use super::OrderedStore;
+use super::parts::{spans, stored_lens};
 use super::row::{
     INLINE_LEN_MAX, PART_LEN, PARTS_MAX, PartTable, RecordRow, ValueLayout, part_key, record_key,
 };
 use super::space::{charge_of, record_charge};
+use super::store::OrderedStore;
 use crate::quota::QuotaLimit;
 use crate::record::{PlannedChange, RecordChange, RecordMeta};
 use crate::store::WriteRecords;
 use crate::value_piece::WriteSource;
-
-/// Bytes within one part.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PartSpan {
-    pub(super) part: usize,
-    /// The first one's offset in the part.
-    pub(super) at: u32,
-    /// Where they are among all the bytes.
-    pub(super) bytes: Range<usize>,
-    pub(super) len: usize,
-}
-
-/// Cuts `len` bytes at `offset` at the bounds of parts.
-pub(super) fn spans(offset: u32, len: usize) -> impl Iterator<Item = PartSpan> {
-    let (offset, mut done) = (u64::from(offset), 0);
-    std::iter::from_fn(move || {
-        let place = offset + done as u64;
-        let at = (place % u64::from(PART_LEN)) as u32;
-        let span = ((PART_LEN - at) as usize).min(len - done);
-        done += span;
-        let part = (place / u64::from(PART_LEN)) as usize;
-        (span > 0).then_some(PartSpan { part, at, bytes: done - span..done, len: span })
-    })
-}
-
-/// The bytes of each part that a value takes.
-pub(super) fn stored_lens(layout: &ValueLayout<'_>) -> [u32; PARTS_MAX] {
-    match layout {
-        ValueLayout::Inline(bytes, _) => {
-            let mut lens = [0; PARTS_MAX];
-            lens[0] = bytes.len() as u32;
-            lens
-        }
-        ValueLayout::Parts(table) => table.lens,
-    }
-}
 
 /// Bytes up to the last that is not zero.
 fn trimmed(bytes: &[u8]) -> &[u8] {
