@@ -320,7 +320,7 @@ fn scans_are_ordered_and_bounded(backend: &mut dyn Backend) {
 }
 
 fn scans_in_place_refer_to_what_reads_return(backend: &mut dyn Backend) {
-    let keeps = backend.keeps_values();
+    let keeps = backend.offers().values;
     let mut store = open(backend);
     for (len, index) in LENS.iter().zip(0_u8..) {
         store.put(&[b'a', index], WriteSource::Bytes(&pattern(*len, 3)), Version(1)).expect("put");

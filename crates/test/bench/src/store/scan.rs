@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use samite_client::scan::ScanOptions;
 use samite_client::{ClientOperation, Dataset, OwnedOutcome, TransportKind};
 use samite_types::{Error, ErrorKind, Result};
-use samite_wire::control::BackendKind;
+use samite_wire::control::MEMORY_BACKEND;
 use samite_wire::op::Operation;
 
 use crate::floor::{SUMMED_LEN, sum};
@@ -26,8 +26,8 @@ pub fn whole(transport: TransportKind, place: &mut BenchPlace) -> Result<Box<dyn
     let host = RecordHost::One;
     let name = "bench-scan";
     let cluster = place.store(host)?;
-    fill(&cluster.dataset(name, TransportKind::Shm, BackendKind::Memory, host)?)?;
-    let dataset = cluster.dataset(name, transport, BackendKind::Memory, host)?;
+    fill(&cluster.dataset(name, TransportKind::Shm, MEMORY_BACKEND, host)?)?;
+    let dataset = cluster.dataset(name, transport, MEMORY_BACKEND, host)?;
     Ok(steps(RECORDS as u64, SUMMED_LEN as u64, move || {
         let (records, total) = (AtomicU64::new(0), AtomicU64::new(0));
         dataset.scan(&ScanOptions::default())?.run(1, |record| {
