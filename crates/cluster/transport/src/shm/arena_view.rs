@@ -20,9 +20,9 @@ use super::BlockGrant;
 use super::mapping::{SharedMapping, file_len};
 use super::submission::NextSubmission;
 
-/// Most bytes that are fetched ahead of a copy: as much as a cache close to the core holds beside
-/// what is copied meanwhile. Within longer pieces the processor sees by itself what comes next.
-const PREFETCH_LEN_MAX: usize = 8 << 10;
+/// Most bytes that are fetched ahead of a copy: the page's address and the first lines, after which
+/// the processor sees by itself what comes next. Fetching all of 4 KiB made copies slower.
+const PREFETCH_LEN_MAX: usize = 256;
 
 /// The node's arena, mapped into the client. References into it are checked, so a wrong one is refused, never followed.
 #[derive(Debug)]
