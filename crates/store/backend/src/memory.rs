@@ -40,7 +40,7 @@ use crate::target::{Backend, BackendOffers, RestartSource, TargetUsage};
 use crate::value_piece::{ValuePiece, ValueView, WriteSource};
 use pool::PooledRecord;
 use space::{PartitionSpace, RECORD_CHARGE};
-use table::{RecordTable, TableSlot};
+use table::{AHEAD, RecordTable, TableSlot};
 use value::{PART_LEN, PartChange, RecordValue, ValueDamage};
 
 /// What it offers.
@@ -158,7 +158,7 @@ impl MemoryStore {
         &'s self,
         prefix: &[u8],
         after: &[u8],
-        reverse: bool,
+        (reverse, ahead): (bool, usize),
         mut visit: impl FnMut(
             &'s [u8],
             &'s PooledRecord,
@@ -168,8 +168,7 @@ impl MemoryStore {
         let Some(bounds) = scan_range(prefix, after, reverse, beyond.as_deref()) else {
             return Ok(());
         };
-        let mut range = self.records.range(bounds);
-        while let Some((key, record)) = if reverse { range.next_back() } else { range.next() } {
+        for (key, record) in self.records.walk(bounds, reverse, ahead) {
             if !key.starts_with(prefix) {
                 break;
             }
@@ -277,7 +276,7 @@ impl ReadRecords for MemoryStore {
         visit: &mut dyn FnMut(&ScannedRecord<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let mut gathered = Vec::new();
-        self.walk(prefix, after, reverse, |key, record| {
+        self.walk(prefix, after, (reverse, 0), |key, record| {
             let value = record.value.first_bytes(value_len, &mut gathered);
             Ok(visit(&ScannedRecord { key, meta: record.meta(), value: value? }))
         })
@@ -293,7 +292,7 @@ impl ReadRecords for MemoryStore {
     ) -> Result<()> {
         let (mut gathered, mut blocks) = (Vec::new(), SmallVec::<[BlockRef; 16]>::new());
         let round = self.arena.round();
-        self.walk(prefix, after, reverse, |key, record| {
+        self.walk(prefix, after, (reverse, AHEAD), |key, record| {
             blocks.clear();
             let value: &[u8] = match record.value.refer(round, &mut blocks)? {
                 true => &[],

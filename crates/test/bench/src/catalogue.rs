@@ -119,6 +119,11 @@ fn floors() -> Vec<CatalogueEntry> {
     all.push(CatalogueEntry::new("/floor/sum/512MiB", JudgedBy::Rate, |_| {
         Ok(floor::sum_of_memory())
     }));
+    all.push(CatalogueEntry::new(
+        "/floor/sum/4KiB",
+        JudgedBy::Rate,
+        |_| Ok(floor::sum_of_pieces()),
+    ));
     all.push(CatalogueEntry::new("/floor/fdatasync/100B", JudgedBy::Time, |place| {
         floor::append_synced(kv::VALUE_LEN, place)
     }));
@@ -231,7 +236,9 @@ fn scans() -> Vec<CatalogueEntry> {
         let entry =
             CatalogueEntry::new(name, JudgedBy::Rate, move |place| scan::whole(transport, place));
         match transport {
-            TransportKind::Shm => entry.beside("/floor/sum/512MiB", ComparisonAim::AtLeast(0.7)),
+            TransportKind::Shm => entry
+                .beside("/floor/sum/4KiB", ComparisonAim::AtLeast(0.7))
+                .beside("/floor/sum/512MiB", None),
             socket => entry.beside(format!("/floor/{socket}/stream/1MiB"), None),
         }
     };

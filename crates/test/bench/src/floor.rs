@@ -17,6 +17,8 @@ const MESSAGE_LEN: usize = 64;
 pub const PIECE_LEN: usize = 1 << 20;
 /// Length of the memory that is summed, and of the values of a scan, in bytes.
 pub const SUMMED_LEN: usize = 512 << 20;
+/// Length of the pieces of it that are summed apart.
+pub const SUMMED_PIECE_LEN: usize = 4096;
 /// Length of a buffer that no cache holds.
 pub const COLD_LEN: usize = 64 << 20;
 
@@ -144,6 +146,30 @@ pub fn sum_of_memory() -> Box<dyn Workload> {
     let memory = vec![0x5a; SUMMED_LEN];
     steps(1, SUMMED_LEN as u64, move || {
         std::hint::black_box(sum(&memory));
+        Ok(())
+    })
+}
+
+/// Looking at as much memory in pieces of 4 KiB, in an order that no processor foresees, and in
+/// pages of that length as an arena has them unless the host gives it larger ones.
+pub fn sum_of_pieces() -> Box<dyn Workload> {
+    const PIECES: usize = SUMMED_LEN / SUMMED_PIECE_LEN;
+    /// Prime to their number.
+    const STRIDE: usize = 7919;
+    let mut memory = vec![0_u8; SUMMED_LEN + SUMMED_PIECE_LEN];
+    let start = memory.as_ptr().align_offset(SUMMED_PIECE_LEN);
+    let aligned = &mut memory[start..][..SUMMED_LEN];
+    // SAFETY: the range is this vector's own, and its bytes stay as they are. Without the advice
+    // the floor is only higher.
+    let _ = unsafe {
+        let advice = rustix::mm::Advice::LinuxNoHugepage;
+        rustix::mm::madvise(aligned.as_mut_ptr().cast(), SUMMED_LEN, advice)
+    };
+    aligned.fill(0x5a);
+    steps(PIECES as u64, SUMMED_LEN as u64, move || {
+        let pieces = (0..PIECES).map(|number| start + number * STRIDE % PIECES * SUMMED_PIECE_LEN);
+        let sums = pieces.map(|at| sum(&memory[at..][..SUMMED_PIECE_LEN]));
+        std::hint::black_box(sums.fold(0, u64::wrapping_add));
         Ok(())
     })
 }

@@ -6,6 +6,7 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
+use samite_types::prefetch;
 use samite_wire::limits::BLOCK_LEN;
 use samite_wire::op::BlockRef;
 
@@ -101,6 +102,11 @@ impl ArenaExtent {
     #[must_use]
     pub fn generation(&self) -> u32 {
         self.0.arena.generation(self.0.block).load(Ordering::Acquire)
+    }
+
+    /// Prefetch: it will be referred to soon.
+    pub(crate) fn expect(&self) {
+        prefetch(Arc::as_ptr(&self.0).cast(), size_of::<ExtentInner>());
     }
 
     /// Whether another clone exists; then it cannot be changed.

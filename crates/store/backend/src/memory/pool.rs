@@ -1,6 +1,6 @@
 //! Memory for the records of a partition. They stay where they are until they go.
 
-use samite_types::Version;
+use samite_types::{Version, prefetch};
 
 use super::key::RecordKey;
 use super::leaves::LeafId;
@@ -81,6 +81,12 @@ impl RecordPool {
     pub(super) fn get(&self, place: PoolPosition) -> &PoolEntry {
         let entries = self.chunks[place.chunk()].entries.as_ref();
         &entries.expect("a place that is taken")[place.within() as usize]
+    }
+
+    /// Prefetch: a place that is taken will be looked at soon.
+    pub(super) fn expect(&self, place: PoolPosition) {
+        let entry = self.get(place);
+        prefetch(std::ptr::from_ref(entry).cast(), size_of_val(entry));
     }
 
     pub(super) fn get_mut(&mut self, place: PoolPosition) -> &mut PoolEntry {

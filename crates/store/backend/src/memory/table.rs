@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
 
 use samite_types::Result;
+use smallvec::SmallVec;
 
 use super::key::{RecordKey, key_hash};
 use super::leaves::{LeafPosition, OrderedLeaves};
@@ -97,6 +98,39 @@ impl RecordTable {
         })
     }
 
+    /// Records in key order, or backwards. `ahead`: for somebody who looks at many, the memory of
+    /// so many that come next is fetched meanwhile, which lies wherever it was free.
+    pub(super) fn walk<'t, 'b>(
+        &'t self,
+        bounds: (Bound<&'b [u8]>, Bound<&'b [u8]>),
+        reverse: bool,
+        ahead: usize,
+    ) -> impl Iterator<Item = (&'t [u8], &'t PooledRecord)> + use<'t, 'b> {
+        let mut places = self.leaves.range(&self.pool, bounds).flatten();
+        let mut coming = SmallVec::<[PoolPosition; AHEAD + 1]>::new();
+        std::iter::from_fn(move || {
+            while coming.len() <= ahead {
+                let next = if reverse { places.next_back() } else { places.next() };
+                let Some(place) = next else { break };
+                if ahead > 0 {
+                    self.pool.expect(*place);
+                }
+                coming.push(*place);
+            }
+            // Its record has come by now, which says where its value is.
+            if ahead > 0
+                && let Some(place) = coming.get(ahead / 2)
+            {
+                self.pool.get(*place).record.value.expect();
+            }
+            if coming.is_empty() {
+                return None;
+            }
+            let PoolEntry { key, record, .. } = self.pool.get(coming.remove(0));
+            Some((key.as_slice(), record))
+        })
+    }
+
     /// Shows `visit` records in key order, until it says that it has enough.
     pub(super) fn visit_mut(
         &mut self,
@@ -119,6 +153,9 @@ impl RecordTable {
         }
     }
 }
+
+/// Records whose memory is worth fetching while one is looked at.
+pub(super) const AHEAD: usize = 8;
 
 /// Where a record is, or would be.
 pub(super) enum TableSlot<'t> {

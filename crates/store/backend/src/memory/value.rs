@@ -325,6 +325,13 @@ impl RecordValue {
         }
     }
 
+    /// Prefetch: references to its bytes will be asked for soon.
+    pub(super) fn expect(&self) {
+        if let Some(ValuePart { storage: PartStorage::Arena(extent), .. }) = self.parts.first() {
+            extent.expect();
+        }
+    }
+
     /// Gives `blocks` references to all bytes, if there are any and all of them lie in the arena;
     /// whether that is so. Parts that were found right in this `round` are not looked at.
     ///

@@ -10,13 +10,13 @@ use samite_types::{Error, ErrorKind, Result};
 use samite_wire::control::MEMORY_BACKEND;
 use samite_wire::op::Operation;
 
-use crate::floor::{SUMMED_LEN, sum};
+use crate::floor::{SUMMED_LEN, SUMMED_PIECE_LEN, sum};
 use crate::measure::{Workload, steps};
 use crate::place::BenchPlace;
 use crate::store::RecordHost;
 
 /// Length of the value of each record.
-pub const VALUE_LEN: usize = 4096;
+pub const VALUE_LEN: usize = SUMMED_PIECE_LEN;
 const RECORDS: usize = SUMMED_LEN / VALUE_LEN;
 /// Records that are made together.
 const BATCH: usize = 1000;
