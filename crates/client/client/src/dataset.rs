@@ -205,7 +205,7 @@ impl Dataset {
         ops: &mut [ClientOperation<'_>],
         deadline: Deadline,
     ) -> Result<Vec<OwnedOutcome>> {
-        let mut outcomes = Vec::with_capacity(ops.len());
+        let mut outcomes = Vec::new();
         for op in ops.iter() {
             check(&op.operation)?;
         }

@@ -132,7 +132,6 @@ impl<'r, 'a> OperationRun<'r, 'a> {
         let mutations = self.ops.iter().filter(|op| op.operation.is_mutation()).count();
         let range = self.session.seqs.take(mutations as u64, self.deadline)?;
         number(self.ops, range.first());
-        self.ops.iter_mut().for_each(ClientOperation::clip);
         Ok(range)
     }
 
@@ -142,7 +141,13 @@ impl<'r, 'a> OperationRun<'r, 'a> {
         let changing = self.changing();
         self.rounds()?;
         changing.end();
-        outcomes.extend(self.outcomes.into_iter().flatten());
+        let done = self.outcomes.into_iter().flatten();
+        if outcomes.is_empty() {
+            // In the memory where they are.
+            *outcomes = done.collect();
+        } else {
+            outcomes.extend(done);
+        }
         Ok(())
     }
 
@@ -495,7 +500,7 @@ fn locate(error: Error, dataset: &Dataset, node: NodeId, name: &str) -> Error {
     error.context(format_args!("{name} in {:?} on node {node}", dataset.spec().name))
 }
 
-/// Gives consecutive numbers to mutations, none to others.
+/// Gives consecutive numbers to mutations, none to others, and readies all for sending.
 pub(crate) fn number(ops: &mut [ClientOperation<'_>], first: Seq) {
     let mut next = first;
     for op in ops {
@@ -504,6 +509,7 @@ pub(crate) fn number(ops: &mut [ClientOperation<'_>], first: Seq) {
             op.operation.seq = next;
             next = Seq(next.get() + 1);
         }
+        op.clip();
     }
 }
 

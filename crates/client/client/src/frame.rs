@@ -18,6 +18,12 @@ use crate::{Client, ClientOperation};
 /// Longest data that goes inside a frame when blocks of a shared arena could carry it, in bytes.
 pub(crate) const INLINE_LEN_MAX: usize = 16 << 10;
 
+/// More pieces of payload than this are put together first, if they have no more than
+/// [`PIECE_LEN_MAX`] bytes on average: each costs a checksum and a slice by itself.
+const PIECES_MAX: usize = 4;
+/// See [`PIECES_MAX`].
+const PIECE_LEN_MAX: usize = 1024;
+
 /// Fewest blocks to ask for at once: enough for a few large writes under way.
 const GRANTS_ASKED: usize = 64;
 
@@ -96,8 +102,13 @@ pub(crate) fn send<'o, 'a: 'o>(
     count(&counters.operations, encoder.count() as u64);
     count(&counters.retries, u64::from(shared.is_retry));
     count(&counters.sent_bytes, (encoder.payload_len() + placed.len) as u64);
+    let payload_len = encoder.payload_len();
     let (body, payload) = encoder.finish();
-    let ticket = link.submit(FrameKind::Request, &body, &payload, deadline);
+    let ticket = if payload.len() > PIECES_MAX && payload_len <= PIECE_LEN_MAX * payload.len() {
+        link.submit(FrameKind::Request, &body, &[&payload.concat()], deadline)
+    } else {
+        link.submit(FrameKind::Request, &body, &payload, deadline)
+    };
     put_scratch(body);
     if matches!(&ticket, Err(error) if error.kind() == ErrorKind::TooLarge) {
         // After any other failure the node may have got the request, and the blocks with it.

@@ -90,9 +90,7 @@ impl<'a> KvBatch<'a> {
     /// sent. An error of one operation only is in its outcome.
     pub fn execute(&self) -> Result<BatchOutcomes> {
         let places = self.places()?;
-        let (indices, operations) = self.operations(&places);
-        let mut ops: Vec<ClientOperation<'_>> =
-            operations.into_iter().map(ClientOperation::new).collect();
+        let (indices, mut ops) = self.operations(&places, ClientOperation::new);
         let outcomes = self.kv.dataset.execute(&mut ops, self.kv.dataset.client().deadline())?;
         let mut by_item: Vec<Option<OwnedOutcome>> = vec![None; self.items.len()];
         for (index, outcome) in indices.into_iter().zip(outcomes) {
@@ -111,7 +109,7 @@ impl<'a> KvBatch<'a> {
     /// As [`Self::execute`] and [`samite_client::Dataset::submit`].
     pub fn submit(&self) -> Result<PendingOperations<BatchOutcomes>> {
         let places = self.places()?;
-        let (indices, operations) = self.operations(&places);
+        let (indices, operations) = self.operations(&places, |operation| operation);
         if indices.len() < self.items.len() {
             let cause = "a value of more than one record is put by itself";
             return Err(Error::new(ErrorKind::TooLarge, cause));
@@ -145,16 +143,24 @@ impl<'a> KvBatch<'a> {
     }
 
     /// The operations of those items that one operation can carry out, and which items these are.
-    fn operations<'p>(&self, places: &'p [KeyPlace]) -> (Vec<usize>, Vec<Operation<'p>>)
+    fn operations<'p, T>(
+        &self,
+        places: &'p [KeyPlace],
+        make: impl Fn(Operation<'p>) -> T,
+    ) -> (Vec<usize>, Vec<T>)
     where
         'a: 'p,
     {
-        self.items
-            .iter()
-            .zip(places)
-            .enumerate()
-            .filter_map(|(index, (item, place))| Some((index, item.operation(place)?)))
-            .unzip()
+        // Operations are large: they are made where they stay.
+        let mut indices = Vec::with_capacity(places.len());
+        let mut operations = Vec::with_capacity(places.len());
+        for (index, (item, place)) in self.items.iter().zip(places).enumerate() {
+            if let Some(operation) = item.operation(place) {
+                indices.push(index);
+                operations.push(make(operation));
+            }
+        }
+        (indices, operations)
     }
 }
 

@@ -86,6 +86,38 @@ fn every_size_comes_back_whole() {
 }
 
 #[test]
+fn a_long_reply_can_be_read_in_pieces_of_any_length() {
+    const LEN: usize = 300_000;
+    let node = Node::start(LoopOptions::default());
+    for link in links(&node) {
+        let (body, expected) = message(command::ECHO, 7, LEN);
+        // The last time, most of it is left unread.
+        for (lens, whole) in [(&[100][..], true), (&[1, 40_000, 99, 32 << 10], true), (&[7], false)]
+        {
+            let ticket = link.submit(FrameKind::Request, &body, &[&expected], soon()).unwrap();
+            link.wait(ticket, soon(), |reply| {
+                let mut at = 0;
+                for len in lens.iter().cycle().take(if whole { usize::MAX } else { 6000 }) {
+                    let mut piece = vec![0; (*len).min(LEN - at)];
+                    reply.read_payload(&mut piece).unwrap();
+                    assert!(piece == expected[at..at + piece.len()], "{len} bytes from {at}");
+                    at += piece.len();
+                    assert_eq!(reply.payload_left(), LEN - at);
+                    if at == LEN {
+                        break;
+                    }
+                }
+                let error = reply.read_payload(&mut vec![0; LEN - at + 1]).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Invalid);
+            })
+            .unwrap();
+        }
+        let (body, _) = message(command::ECHO, 1, 0);
+        check(&link, link.submit(FrameKind::Request, &body, &[], soon()).unwrap(), 1, 0);
+    }
+}
+
+#[test]
 fn what_is_over_a_limit_is_refused_and_harms_nothing() {
     let node = Node::start(LoopOptions::default());
     for link in links(&node) {

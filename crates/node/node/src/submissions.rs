@@ -22,6 +22,9 @@ use crate::submission_policy::{MapConditions, SubmissionClients, SubmissionPolic
 /// submitted more than can wait.
 const SUBMISSIONS_PER_TURN: u64 = 4 * QUEUE_SLOTS as u64;
 
+/// How many operations before its own the memory of an operation is fetched.
+pub(crate) const EXPECTED_AHEAD: usize = 4;
+
 /// The table of one shard.
 pub(crate) struct ShardSubmissions {
     arena: Arc<Arena>,

@@ -141,9 +141,12 @@ impl Arena {
         self.lookup_table.publish(id, version, total_len, value);
     }
 
-    /// Prefetch: a record will be retracted or published, a few look-ups later.
+    /// Prefetch: a record will be locked for exclusive change, and retracted or published, a few
+    /// look-ups later.
     pub fn expect(&self, id: &RecordId<'_>) {
-        self.lookup_table.expect(self.layout.lookup_part(id.partition), id.hash());
+        let (part, hash) = (self.layout.lookup_part(id.partition), id.hash());
+        self.lookup_table.expect(part, hash);
+        self.submission_queues.expect_lock(part, hash);
     }
 
     /// The same, after that and before other work.

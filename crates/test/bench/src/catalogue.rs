@@ -188,10 +188,18 @@ fn key_values() -> Vec<CatalogueEntry> {
             .beside(&name, None),
         );
         all.push(
+            CatalogueEntry::new(format!("{name}/single64"), JudgedBy::Rate, move |place| {
+                kv::singles(setting, place)
+            })
+            .beside(&name, None),
+        );
+        // An operation of a batch costs no more than one of many that are under way.
+        all.push(
             CatalogueEntry::new(format!("{name}/batch1000"), JudgedBy::Rate, move |place| {
                 kv::batches(setting, place)
             })
-            .beside(&name, None),
+            .beside(format!("{name}/pipelined64"), ComparisonAim::AtLeast(1.0))
+            .beside(format!("{name}/single64"), None),
         );
         if verb == KeyVerb::Put {
             let null = KeySetting { backend: NULL_BACKEND, ..setting };

@@ -93,7 +93,11 @@ impl<'a> OperationRequest<'a> {
         // An operation is at least 18 bytes: a lying count cannot make us reserve more than the body's own size.
         let mut operations = Vec::with_capacity(count.min(body.len() / 18));
         for _ in 0..count {
-            operations.push(operation(&mut decoder, &mut payload)?);
+            // Read into its place: it is large to move.
+            operations.push(Operation::default());
+            if let Some(operation) = operations.last_mut() {
+                operation_into(&mut decoder, &mut payload, operation)?;
+            }
         }
         decoder.finish("request body")?;
         payload.0.finish("request payload")?;

@@ -6,6 +6,10 @@ use samite_wire::frame::FrameKind;
 use super::stream::{FrameView, PartialFrame, ReadLine, ReadStop};
 use super::table::FiledReply;
 
+/// Most bytes that are received before they are asked for, when the payload is taken in small
+/// pieces: one call to the kernel for many of them.
+const AHEAD_LEN: usize = 32 << 10;
+
 /// A reply, seen where it lies: in ring memory, or in the link's receive buffer. Of a large reply on a socket the
 /// payload is still in the kernel, and [`LinkReply::read_payload`] receives it straight into its destination.
 pub struct LinkReply<'a> {
@@ -13,6 +17,8 @@ pub struct LinkReply<'a> {
     body: &'a [u8],
     /// Payload that is here and was not read.
     here: &'a [u8],
+    /// Payload that was received before it was asked for, and how much of it was read.
+    ahead: (Vec<u8>, usize),
     rest: Option<(&'a mut PartialFrame, ReadLine<'a>)>,
     failure: Option<ReadStop>,
 }
@@ -30,6 +36,7 @@ impl<'a> LinkReply<'a> {
             kind: view.header.kind,
             body: view.body,
             here: view.here,
+            ahead: (Vec::new(), 0),
             rest: view.partial.map(|partial| (partial, line)),
             failure: None,
         }
@@ -37,7 +44,8 @@ impl<'a> LinkReply<'a> {
 
     pub(super) fn filed(filed: &'a FiledReply) -> Self {
         let (body, here) = filed.bytes.split_at(filed.body_len);
-        Self { kind: filed.kind, body, here, rest: None, failure: None }
+        let ahead = (Vec::new(), 0);
+        Self { kind: filed.kind, body, here, ahead, rest: None, failure: None }
     }
 
     /// Why reading the payload has stopped.
@@ -60,14 +68,15 @@ impl<'a> LinkReply<'a> {
     /// Bytes of payload that were not read yet.
     #[must_use]
     pub fn payload_left(&self) -> usize {
-        self.here.len() + self.rest.as_ref().map_or(0, |(partial, _)| partial.left)
+        let ahead = self.ahead.0.len() - self.ahead.1;
+        self.here.len() + ahead + self.rest.as_ref().map_or(0, |(partial, _)| partial.left)
     }
 
     /// The payload that was not read yet, when it is all here already, as is any payload up to
     /// [`STREAM_LEN_MIN`](super::STREAM_LEN_MIN) bytes. `None`: it is to be read with [`LinkReply::read_payload`].
     #[must_use]
     pub fn payload_in_place(&self) -> Option<&'a [u8]> {
-        self.rest.as_ref().is_none_or(|(partial, _)| partial.left == 0).then_some(self.here)
+        (self.payload_left() == self.here.len()).then_some(self.here)
     }
 
     /// Moves the next `dest.len()` bytes of the payload to `dest`.
@@ -86,16 +95,37 @@ impl<'a> LinkReply<'a> {
         let (now, later) = self.here.split_at(at_hand.len());
         at_hand.copy_from_slice(now);
         self.here = later;
-        if let Some((partial, line)) = &mut self.rest
-            && !to_come.is_empty()
-            && let Err(stop) = partial.receive(*line, to_come)
-        {
+        if to_come.is_empty() {
+            return Ok(());
+        }
+        self.receive(to_come).map_err(|stop| {
             let error = match &stop {
                 ReadStop::TimedOut => Error::new(ErrorKind::Timeout, "reply did not come in time"),
                 ReadStop::Broken(error) => error.clone(),
             };
             self.failure = Some(stop);
-            return Err(error);
+            error
+        })
+    }
+
+    /// Moves payload that was not here from the first to `dest`; there is as much.
+    fn receive(&mut self, mut dest: &mut [u8]) -> std::result::Result<(), ReadStop> {
+        let Some((partial, line)) = &mut self.rest else { return Ok(()) };
+        let (ahead, read) = &mut self.ahead;
+        while !dest.is_empty() {
+            if *read == ahead.len() {
+                if dest.len() >= AHEAD_LEN {
+                    return partial.receive(*line, dest);
+                }
+                ahead.resize(partial.left.min(AHEAD_LEN), 0);
+                *read = 0;
+                partial.receive(*line, ahead)?;
+            }
+            let len = dest.len().min(ahead.len() - *read);
+            let (now, later) = dest.split_at_mut(len);
+            now.copy_from_slice(&ahead[*read..*read + len]);
+            *read += len;
+            dest = later;
         }
         Ok(())
     }

@@ -5,7 +5,9 @@ use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
+use samite_wire::frame::{FrameHeader, HEADER_LEN};
 use smallvec::SmallVec;
+use zerocopy::IntoBytes;
 
 use crate::socket::{SLICES_MAX, send_now};
 use crate::tls::RecordSealer;
@@ -96,6 +98,25 @@ impl SocketQueue {
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.len += bytes.len();
         self.bytes().extend_from_slice(bytes);
+    }
+
+    /// Adds a frame whose payload is copied; `build` makes the header of body and payload. All of the
+    /// payload lies together then, and its checksum is computed at once.
+    pub(super) fn push_frame(
+        &mut self,
+        body: &[u8],
+        payload: &[&[u8]],
+        build: impl FnOnce(&[u8], &[u8]) -> FrameHeader,
+    ) {
+        let bytes = self.bytes();
+        let start = bytes.len();
+        bytes.extend_from_slice(&[0; HEADER_LEN]);
+        bytes.extend_from_slice(body);
+        payload.iter().for_each(|piece| bytes.extend_from_slice(piece));
+        let (header, content) = bytes[start..].split_at_mut(HEADER_LEN);
+        let (body, payload) = content.split_at(body.len());
+        header.copy_from_slice(build(body, payload).as_bytes());
+        self.len += HEADER_LEN + body.len() + payload.len();
     }
 
     pub(super) fn push_pinned(&mut self, pinned: Pinned) {

@@ -174,6 +174,13 @@ impl ReplySink {
             }
             self.ring_waits |= !ring.send(Vec::new());
         }
+        if pieces.iter().all(|piece| matches!(piece, OutPiece::Copy(_))) {
+            let flags = output.flags;
+            output.socket.push_frame(body, &slices, |body, payload| {
+                FrameHeader::build(kind, request_id, flags, body, &[payload])
+            });
+            return self.queued(conn);
+        }
         output.socket.push(build(output.flags).as_bytes());
         output.socket.push(body);
         drop(slices);

@@ -28,6 +28,7 @@ use crate::grants::NamedBlocks;
 use crate::partitions::{ApplyContext, DatasetIndex};
 use crate::reply::ReplyBuilder;
 use crate::request_account::RequestAccount;
+use crate::submissions::EXPECTED_AHEAD;
 
 impl ShardService {
     pub(super) fn data(
@@ -197,7 +198,10 @@ impl ShardService {
             _ => &mut NoGrants,
         };
         let mut apply_context = ApplyContext::new(peer.client, &context, grants, at);
-        for operation in &request.operations {
+        for (index, operation) in request.operations.iter().enumerate() {
+            if let Some(later) = request.operations.get(index + EXPECTED_AHEAD) {
+                self.submissions.expect(request.header.dataset, later);
+            }
             let known = (slot, &**map);
             let partitions = &mut self.partitions;
             let outcome =

@@ -368,6 +368,13 @@ impl SubmissionQueues {
         self.lock_beside(part, hash, visit, || {})
     }
 
+    /// Prefetch: [`SubmissionQueues::lock_exclusive`] comes soon.
+    pub(super) fn expect_lock(&self, part: u32, hash: u64) {
+        let word = lock_word_offset(lock_word_of(hash));
+        let start = self.layout.submissions_offset(part);
+        self.mapping.prefetch_to_write(start + word, size_of::<u64>());
+    }
+
     /// As [`SubmissionQueues::lock_exclusive`]; `beside` is what others do between each look at the
     /// lock word and the exchange.
     fn lock_beside(

@@ -117,7 +117,22 @@ pub fn pipelined(setting: KeySetting, place: &mut BenchPlace) -> Result<Box<dyn 
     Ok(steps(window as u64, 0, move || {
         while flying.len() < WINDOWS {
             let chosen = choose(&mut keys, window);
-            let operations = operations(&dataset, setting.verb, &chosen);
+            let operations: Vec<_> = operations(&dataset, setting.verb, &chosen).collect();
+            flying.push_back(dataset.submit(&operations)?);
+        }
+        let Some(pending) = flying.pop_front() else { return Ok(()) };
+        all_done(&pending.wait()?)
+    }))
+}
+
+/// Many operations in flight, each sent by itself when the oldest has its outcome.
+pub fn singles(setting: KeySetting, place: &mut BenchPlace) -> Result<Box<dyn Workload>> {
+    let (dataset, mut keys) = records(setting, place)?;
+    let mut flying = VecDeque::new();
+    Ok(steps(1, 0, move || {
+        while flying.len() < IN_FLIGHT {
+            let chosen = choose(&mut keys, 1);
+            let operations: Vec<_> = operations(&dataset, setting.verb, &chosen).collect();
             flying.push_back(dataset.submit(&operations)?);
         }
         let Some(pending) = flying.pop_front() else { return Ok(()) };
@@ -133,8 +148,7 @@ pub fn batches(setting: KeySetting, place: &mut BenchPlace) -> Result<Box<dyn Wo
 
 fn batch(dataset: &Dataset, verb: KeyVerb, keys: &mut KeySet) -> Result<()> {
     let chosen = choose(keys, BATCH);
-    let mut ops: Vec<ClientOperation<'_>> =
-        operations(dataset, verb, &chosen).into_iter().map(ClientOperation::new).collect();
+    let mut ops: Vec<_> = operations(dataset, verb, &chosen).map(ClientOperation::new).collect();
     all_done(&dataset.execute(&mut ops, dataset.client().deadline())?)
 }
 
@@ -151,17 +165,14 @@ fn operations<'a>(
     dataset: &Dataset,
     verb: KeyVerb,
     chosen: &'a [([u8; 16], [u8; VALUE_LEN])],
-) -> Vec<Operation<'a>> {
-    chosen
-        .iter()
-        .map(|(key, value)| {
-            let partition = dataset.partition_of(key);
-            match verb {
-                KeyVerb::Get => Operation::get(partition, key),
-                KeyVerb::Put => Operation::put(partition, key, value),
-            }
-        })
-        .collect()
+) -> impl ExactSizeIterator<Item = Operation<'a>> {
+    chosen.iter().map(move |(key, value)| {
+        let partition = dataset.partition_of(key);
+        match verb {
+            KeyVerb::Get => Operation::get(partition, key),
+            KeyVerb::Put => Operation::put(partition, key, value),
+        }
+    })
 }
 
 fn all_done(outcomes: &[samite_client::OwnedOutcome]) -> Result<()> {
