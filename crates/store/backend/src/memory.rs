@@ -26,7 +26,8 @@ use std::cell::RefCell;
 use std::ops::{Bound, ControlFlow, Range};
 use std::sync::Arc;
 
-use samite_types::{DatasetId, Epoch, Error, ErrorKind, PartitionId, Result, Version, prefetch};
+use samite_cpu::prefetch;
+use samite_types::{DatasetId, Epoch, Error, ErrorKind, PartitionId, Result, Version};
 use samite_wire::lookup::{HEAD_LEN, RecordId};
 
 use crate::arena::{Arena, ArenaExtent, SLOT_LEN_MAX, SlabPool};

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use rustix::event::epoll;
 use rustix::io::Errno;
+use samite_cpu::{CoreLeaving, CoreSharers, PollCost, SpinTime, this_core, timespec};
 use samite_types::fault::{FaultParty, FaultSwitch};
 use samite_types::{Clock, Error, ErrorKind, NodeId, Result, SystemClock};
 use samite_wire::frame::FrameKind;
@@ -38,9 +39,7 @@ use super::waker::LoopWaker;
 use super::watch::LoopTimer;
 use crate::handshake::{frame, is_trusted};
 use crate::key::ClusterKey;
-use crate::shm::cores::{CoreLeaving, CoreSharers, this_core};
-use crate::socket::{self, timespec};
-use crate::spin::{PollCost, SpinTime};
+use crate::socket;
 
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 64;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
-use samite_types::{prefetch, prefetch_to_write};
+use samite_cpu::{prefetch, prefetch_to_write};
 
 /// Memory that other processes see and may change at any time.
 #[derive(Debug)]

@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use samite_types::{Epoch, Version, prefetch_to_write};
+use samite_cpu::prefetch_to_write;
+use samite_types::{Epoch, Version};
 use samite_wire::arena::ArenaLayout;
 use samite_wire::lookup::{
     BUCKET_WORDS, GENERATION_OFFSET, LookupSlot, MORE, NAME_SPACE_OFFSET, RecordId,

@@ -77,13 +77,13 @@ impl ArenaMapping {
     /// Prefetch: has the processor fetch `len` bytes from `offset` on, which will be needed soon.
     pub(super) fn prefetch(&self, offset: usize, len: usize) {
         let start = self.base.as_ptr().cast_const().wrapping_add(offset);
-        samite_types::prefetch(start, len);
+        samite_cpu::prefetch(start, len);
     }
 
     /// The same for bytes that will be written.
     pub(super) fn prefetch_to_write(&self, offset: usize, len: usize) {
         let start = self.base.as_ptr().cast_const().wrapping_add(offset);
-        samite_types::prefetch_to_write(start, len);
+        samite_cpu::prefetch_to_write(start, len);
     }
 
     /// A shared word.
