@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use samite_arena::lookup::{HEAD_LEN, LookupHead, RecordId};
 use samite_placement::{ClusterMap, Distribution, hash};
 use samite_types::{DatasetId, Deadline, Epoch, NodeId, PartitionId, Redundancy, Result};
 use samite_wire::control::{DatasetData, DatasetSpec, DurabilityKind};
 use samite_wire::limits::OPERATIONS_MAX;
-use samite_wire::lookup::{HEAD_LEN, LookupHead, RecordId};
 use samite_wire::op::Operation;
 
 use crate::changes::{mask_of, mask_of_key};

@@ -1,10 +1,10 @@
 //! Early completion: changes that a client leaves in a submission queue and does not wait for
-//! ([`samite_wire::submission`]).
+//! ([`samite_arena::submission`]).
 
-use samite_transport::shm::{ArenaView, SubmittedChange, SubmittedEntry};
+use samite_arena::lookup::{HEAD_LEN, LookupHead, RecordId};
+use samite_arena::{ArenaView, SubmittedChange, SubmittedEntry};
 use samite_types::{Epoch, PartitionId, Seq};
 use samite_wire::control::DurabilityKind;
-use samite_wire::lookup::{HEAD_LEN, LookupHead, RecordId};
 use samite_wire::op::{Action, Operation, OperationRequest, RequestEncoder, RequestHeader};
 
 use crate::Dataset;

@@ -78,6 +78,7 @@ pub use op::ClientOperation;
 pub use outcome::{GuardedRecord, OwnedEntry, OwnedFailure, OwnedOutcome, OwnedResult};
 pub use pending::{FinishStep, PendingOperations};
 pub use revocations::RecallListener;
+pub use samite_arena::SubmittedEntry;
+pub use samite_arena::lookup::{HEAD_LEN, LookupHead};
 pub use samite_transport::client::WaitEnd;
-pub use samite_transport::shm::SubmittedEntry;
 pub use samite_transport::{TlsAuthorities, TransportKind};

@@ -1,4 +1,4 @@
-//! The submission queues ([`samite_wire::submission`]): operations that clients of the host have
+//! The submission queues ([`samite_arena::submission`]): operations that clients of the host have
 //! completed early are carried out before whatever comes next.
 //!
 //! Which clients may: `submission_policy.rs`.
@@ -6,13 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use samite_backend::{Arena, ExclusiveLock, LockTurn, SubmissionEntry};
+use samite_arena::{
+    Arena, ExclusiveLock, LockTurn, SubmissionEntry, lookup::RecordId, submission::QUEUE_SLOTS,
+};
 use samite_partition::AppliedOutcome;
 use samite_placement::{ClusterMap, shard_of};
 use samite_types::{ClientId, Clock, DatasetId, Epoch, ShardId, SystemClock};
-use samite_wire::lookup::RecordId;
 use samite_wire::op::{Action, Guard, Operation, OperationRequest, TouchedRecords};
-use samite_wire::submission::QUEUE_SLOTS;
 use smallvec::SmallVec;
 
 use crate::partitions::{ApplyContext, DatasetIndex, OpenPartitions};

@@ -1,11 +1,10 @@
 //! Backends: the code that turns a target into a record store.
 //!
 //! [`RecordStore`] is the records of one partition, [`Backend`] one target as one shard sees it.
-//! [`memory`] stores them in an [`arena`] that clients on the same host can map; [`null`] stores
+//! [`memory`] stores them in an [`Arena`] that clients on the same host can map; [`null`] stores
 //! lengths only and isolates the framework's own cost.
 //! Every backend passes [`conformance`].
 
-pub mod arena;
 pub mod conformance;
 pub mod memory;
 pub mod null;
@@ -19,7 +18,6 @@ mod store;
 mod target;
 mod value_piece;
 
-pub use arena::{Arena, ArenaExtent, CoreWaiters, ExclusiveLock, LockTurn, SubmissionEntry};
 pub use bytes::SharedBytes;
 pub use commit::{CommitRecords, CommitTarget, RowChange, StoredPartition, WriteBatch};
 pub use quota::{KEPT_IDLE, QuotaAccount, QuotaLimit, TargetQuota};
@@ -29,3 +27,6 @@ pub use record::{
 pub use store::{PublishRecords, ReadRecords, RecordStore, ScrubRecords, WriteRecords};
 pub use target::{Backend, TargetUsage};
 pub use value_piece::{ValuePiece, ValueView, WriteSource};
+
+pub use samite_arena::lookup::HEAD_LEN;
+pub use samite_arena::{Arena, ArenaExtent};

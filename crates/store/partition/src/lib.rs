@@ -120,7 +120,7 @@ impl Partition {
     }
 
     /// Whether records that are made or looked up from now on are published to clients of the
-    /// node's host ([`samite_wire::lookup`]); at first they are. Not by a member of a mirror group
+    /// node's host ([`samite_backend::PublishRecords`]); at first they are. Not by a member of a mirror group
     /// that is not its primary, and not while something is applied that another member may not
     /// have: a published record is read without asking. Records that are published already stay
     /// until they change; a member that stops being the primary retracts them all.
@@ -211,7 +211,7 @@ impl Partition {
         }
     }
 
-    /// Applies a mutation that a client has [completed early](samite_wire::submission): it comes
+    /// Applies a mutation that a client has completed early: it comes
     /// once, and no client waits for its outcome, which is certain, also where the target is full.
     ///
     /// An obstacle to one action (a damaged record, too many open references) does not keep the

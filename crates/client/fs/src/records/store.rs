@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use samite_client::{
-    Client, ClientOperation, Dataset, GuardedRecord, OwnedEntry, OwnedOutcome, OwnedResult,
+    Client, ClientOperation, Dataset, GuardedRecord, HEAD_LEN, OwnedEntry, OwnedOutcome,
+    OwnedResult,
 };
 use samite_types::{Epoch, Error, ErrorKind, PartitionId, Result, Version};
 use samite_wire::limits::OPERATIONS_MAX;
-use samite_wire::lookup::HEAD_LEN;
 use samite_wire::op::{Action, Guard, List, Operation};
 
 use crate::Timestamp;

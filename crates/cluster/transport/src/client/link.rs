@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
+use samite_arena::{ArenaView, GrantPool, SubmittedChange, SubmittedEntry, lookup::RecordId};
 use samite_types::{ClientId, Deadline, Epoch, Error, ErrorKind, NodeId, RequestId, Result};
 use samite_wire::frame::{FrameHeader, FrameKind};
-use samite_wire::lookup::RecordId;
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
@@ -18,7 +18,6 @@ use super::request::OutgoingRequest;
 use super::shared::{DriveEnd, LinkShared, ReaderRole, drive_futures};
 use super::stream::{ReadLine, ReadPatience, ReadStop};
 use super::table::WaitTurn;
-use crate::shm::{ArenaView, GrantPool, SubmittedChange, SubmittedEntry};
 use crate::{Address, ClusterKey, TransportKind};
 
 /// Slices of [`NodeLink::submit_many`] that are sent together.

@@ -48,8 +48,8 @@ mod tests {
     use samite_wire::hello::RingLayout;
 
     use super::*;
-    use crate::shm::mapping::memory_file;
     use crate::shm::ring::memory_len;
+    use samite_arena::memory_file;
 
     #[test]
     fn each_side_knows_where_the_other_polls() {

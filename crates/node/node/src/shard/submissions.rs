@@ -1,7 +1,7 @@
 //! The shard between its clients on the host and the submission queues: entries are carried out
 //! before whatever comes next, and the queues are closed and opened.
 
-use samite_backend::CoreWaiters;
+use samite_arena::CoreWaiters;
 use samite_metrics::registry;
 use samite_transport::server::SharedMemoryWork;
 use samite_types::{ClientId, ShardId};

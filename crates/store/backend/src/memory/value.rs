@@ -13,9 +13,9 @@ use smallvec::SmallVec;
 
 use super::space::{PartitionSpace, heap_charge};
 use super::sums::PartSums;
-use crate::arena::{ArenaExtent, SLOT_LEN_MAX};
 use crate::bytes::SharedBytes;
 use crate::value_piece::{ValuePiece, ValueView};
+use samite_arena::node::{ArenaExtent, SLOT_LEN_MAX};
 
 /// Bytes of value that one part covers.
 pub(super) const PART_LEN: u32 = BLOCK_LEN as u32;

@@ -1,4 +1,4 @@
-//! A client's side of [early completion](samite_wire::submission).
+//! A client's side of [early completion](crate::submission).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::Duration;
@@ -7,16 +7,16 @@ use rustix::thread::futex;
 use samite_cpu::{poll_for, this_core, timespec};
 use samite_types::{ClientId, Epoch, PartitionId};
 use samite_wire::access::DatasetAccess;
-use samite_wire::lookup::RecordId;
-use samite_wire::submission::{
+use zerocopy::IntoBytes;
+
+use super::view::ArenaView;
+use crate::lookup::RecordId;
+use crate::submission::{
     LockWord, LockWordState, NODE_CORE_OFFSET, OPEN_OFFSET, QUEUE_SLOTS, QUEUES, QueueWaiter,
     REFERENCE_OFFSET, REQUEST_LEN_MAX, REQUEST_OFFSET, RawSlotHeader, SOLE_CLIENT_OFFSET,
     lock_word_of, lock_word_offset, owner_offset, pending_bit, pending_offset, queue_of,
     queue_offset, slot_offset,
 };
-use zerocopy::IntoBytes;
-
-use super::arena_view::ArenaView;
 
 /// After so many changes that were submitted, a node that sleeps is woken.
 const SUBMISSIONS_PER_CALL: usize = 16;

@@ -8,7 +8,8 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use samite_types::{Error, Result};
-use samite_wire::arena::ArenaLayout;
+
+use crate::layout::ArenaLayout;
 
 /// A memory file, mapped. Its pages are shared with clients of the same user: nothing that must be right for the node's own
 /// safety (lengths, offsets) is read back from it.
