@@ -21,7 +21,7 @@ FROM ?= 0
 
 FUZZ_SOCKET ?=
 
-.PHONY: fuzz-socket help setup build run test test-programs stress chaos sim test-posix fmt lint tidy unit docs demo bench bench-posix test-million fuzz clean
+.PHONY: fuzz-socket help setup build run test test-programs stress chaos sim test-posix fmt lint tidy unit conformance docs demo bench bench-posix test-million fuzz clean
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -51,6 +51,9 @@ chaos: build ## nodes of mirrored clusters die while 8 processes work, 100 runs 
 
 sim: ## the store's decisions on a simulated network, clocks and disks: SEEDS seeds
 	@$(CARGO) run --release --quiet --package samite-sim -- --seeds $(SEEDS) --from $(FROM)
+
+conformance: ## which backend passes which part of the suite that all have to pass
+	@$(CARGO) run --quiet --package samite-registry --example conformance
 
 fuzz-socket: build ## damaged frames on a node's sockets while a client works, 10 minutes (FUZZ_SOCKET='--seconds 60 --seed 7')
 	@$(CARGO) build --release --quiet --package samite-acceptance

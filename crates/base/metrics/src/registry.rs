@@ -46,6 +46,10 @@ pub enum WaitQueue {
     Shards,
     /// In the inboxes of shards: messages, some of which are requests.
     Inbox,
+    /// Until what they read was read ahead from a target.
+    Reads,
+    /// For the flash: entries of the log.
+    Log,
 }
 
 impl WaitQueue {
@@ -59,7 +63,8 @@ impl WaitQueue {
 const ALONE: MetricLabels = MetricLabels::None;
 const REQUEST_KINDS: MetricLabels = Fixed("kind", &["read", "list", "write", "lock", "control"]);
 const TIMED_KINDS: MetricLabels = Fixed("kind", &["read", "list", "write"]);
-const WAIT_QUEUES: MetricLabels = Fixed("queue", &["delegation", "commit", "shards", "inbox"]);
+const WAIT_QUEUES: MetricLabels =
+    Fixed("queue", &["delegation", "commit", "shards", "inbox", "reads", "log"]);
 const FAULT_KINDS: MetricLabels = Fixed("kind", &["frame", "write"]);
 
 macro_rules! registry {
@@ -104,7 +109,7 @@ registry! {
     CounterMetric DATASET_REQUESTS: "samite_dataset_requests_total", Count, Sum, Stable, Dataset, "Requests with operations carried out, by dataset.";
     CounterMetric DATASET_READ_BYTES: "samite_dataset_read_bytes_total", Bytes, Sum, Stable, Dataset, "Bytes of values in replies, by dataset.";
     CounterMetric DATASET_WRITTEN_BYTES: "samite_dataset_written_bytes_total", Bytes, Sum, Stable, Dataset, "Bytes of values in requests, by dataset.";
-    GaugeMetric QUEUE_LENGTH: "samite_queue_length", Count, Sum, Stable, WAIT_QUEUES, "What waits: requests for delegations to end, replies for their commit, requests for other shards, messages in the inboxes of shards.";
+    GaugeMetric QUEUE_LENGTH: "samite_queue_length", Count, Sum, Stable, WAIT_QUEUES, "What waits: requests for delegations to end, replies for their commit, requests for other shards, messages in the inboxes of shards, requests for reads from a target, entries of the log for the flash.";
     GaugeMetric OLDEST_WAITING: "samite_oldest_waiting_request_seconds", Seconds, Age, Stable, ALONE, "How long the oldest request has waited, of those that wait for a delegation, a commit or another shard; 0: none waits.";
     GaugeMetric MEMORY_CAPACITY: "samite_memory_capacity_bytes", Bytes, Sum, Stable, ALONE, "Bytes that the target can hold.";
     GaugeMetric MEMORY_USED: "samite_memory_used_bytes", Bytes, Sum, Stable, ALONE, "Bytes in use, metadata included.";
@@ -124,6 +129,9 @@ registry! {
     CounterMetric RESYNC_BYTES: "samite_resync_bytes_total", Bytes, Sum, Stable, ALONE, "Bytes that primaries of this node sent for resyncs.";
     GaugeMetric LOG_BYTES: "samite_log_bytes", Bytes, Sum, Stable, ALONE, "Bytes of the logs of durable datasets.";
     GaugeMetric CHECKPOINT_BYTES: "samite_checkpoint_bytes", Bytes, Sum, Stable, ALONE, "Bytes of their checkpoints.";
+    CounterMetric TARGET_COMMITS: "samite_target_commits_total", Count, Sum, Stable, ALONE, "Commits of targets that remember; one commits the changes of many partitions.";
+    CounterMetric TARGET_BATCHES: "samite_target_batches_total", Count, Sum, Stable, ALONE, "Batches in them: the changes of one partition since its last one.";
+    CounterMetric TARGET_READS: "samite_target_reads_ahead_total", Count, Sum, Stable, ALONE, "Requests that waited until what they read was read ahead from a target that remembers.";
     GaugeMetric SCRUB_DONE: "samite_scrub_request_done", Count, Least, Experimental, ALONE, "Number of the last requested scrub that is done.";
     CounterMetric SCRUB_WALKS: "samite_scrub_walks_total", Count, Least, Stable, ALONE, "Times that all records were looked at for damage.";
     CounterMetric SCRUB_RECORDS: "samite_scrub_records_total", Count, Sum, Stable, ALONE, "Records that were looked at.";
@@ -191,6 +199,6 @@ mod tests {
         let Fixed(_, queues) = WAIT_QUEUES else { panic!("of fixed values") };
         assert_eq!(kinds[RequestKind::Control.index()], "control");
         assert_eq!((kinds.len(), &kinds[..RequestKind::TIMED]), (5, timed));
-        assert_eq!((queues[WaitQueue::Inbox.index()], queues.len()), ("inbox", 4));
+        assert_eq!((queues[WaitQueue::Inbox.index()], queues.len()), ("inbox", 6));
     }
 }

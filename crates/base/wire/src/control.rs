@@ -1,5 +1,7 @@
 //! The control plane: the cluster map, datasets, status. `postcard` inside a frame body.
 
+mod backend_spec;
+
 use std::time::Duration;
 
 use samite_types::{
@@ -14,6 +16,7 @@ use crate::limits::BODY_LEN_MAX;
 use crate::lock::{KnownLock, LockAnswer, LockOwner, LockRequest};
 use crate::membership::{AdminRequest, Heartbeat, LeaderAddress, MemberReport, NodeLease};
 use crate::status::{NodeMetrics, NodeStatus};
+pub use backend_spec::{BackendSpec, MEMORY_BACKEND, NULL_BACKEND};
 
 /// Bytes of a chunk unless said otherwise.
 pub const CHUNK_LEN_DEFAULT: u32 = 1 << 20;
@@ -372,15 +375,6 @@ pub struct NodeState {
     pub is_draining: bool,
 }
 
-/// Backends of this version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum BackendKind {
-    /// Arena of memory.
-    Memory,
-    /// Keeps no values: isolates the framework's own cost.
-    Null,
-}
-
 /// How the chunks of one object or file spread over the partitions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DistributionKind {
@@ -399,7 +393,7 @@ pub enum SemanticsKind {
     Posix,
     /// Settles on close.
     Session,
-    /// Batched; a crash loses what was not flushed.
+    /// Batched; a crash loses what was not flushed. Not offered yet: no dataset can have it.
     Checkpoint,
     /// Batched; a crash may lose all.
     Temporary,
@@ -411,10 +405,11 @@ pub struct DatasetSpec {
     /// Name: 1 to 255 bytes of letters, digits, `-`, `_` and `.`, not starting with a dot.
     pub name: String,
     /// Backend.
-    pub backend: BackendKind,
+    pub backend: BackendSpec,
     /// Distribution of chunks.
     pub distribution: DistributionKind,
-    /// Guarantees.
+    /// What the root of a file system in it promises, and all below unless told otherwise; records
+    /// of a dataset that is `Temporary` are no loss when they are gone.
     pub semantics: SemanticsKind,
     /// Bytes of a chunk; a power of two from 64 KiB to 1 MiB.
     pub chunk_len: u32,
@@ -434,7 +429,7 @@ impl DatasetSpec {
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
-            backend: BackendKind::Memory,
+            backend: BackendSpec::default(),
             distribution: DistributionKind::RoundRobin,
             semantics: SemanticsKind::Posix,
             chunk_len: CHUNK_LEN_DEFAULT,

@@ -4,6 +4,8 @@ use samite_metrics::MetricSample;
 use samite_types::NodeId;
 use serde::{Deserialize, Serialize};
 
+use crate::control::BackendSpec;
+
 /// Damage that a node has found in the data that it holds, since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubStatus {
@@ -67,6 +69,31 @@ pub struct NodeStatus {
     pub scrub: ScrubStatus,
     /// Node of the coordinator that it follows, if it knows one.
     pub leader: Option<NodeId>,
+    /// Its targets beside the memory, as far as they are open.
+    pub targets: Vec<TargetStatus>,
+}
+
+/// How full a target is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetStatus {
+    /// Whose it is.
+    pub backend: BackendSpec,
+    /// Bytes that it can hold.
+    pub capacity_bytes: u64,
+    /// Bytes in use, metadata included.
+    pub used_bytes: u64,
+}
+
+impl NodeStatus {
+    /// Bytes that the target of `backend` can hold, and those in use; 0 when it is not open.
+    #[must_use]
+    pub fn usage(&self, backend: &BackendSpec) -> (u64, u64) {
+        if *backend == BackendSpec::default() {
+            return (self.capacity_bytes, self.used_bytes);
+        }
+        let target = self.targets.iter().find(|target| target.backend == *backend);
+        target.map_or((0, 0), |target| (target.capacity_bytes, target.used_bytes))
+    }
 }
 
 /// All metrics of a node.

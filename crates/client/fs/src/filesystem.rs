@@ -142,9 +142,11 @@ impl FileSystem {
             swept => drop(swept?),
         }
         let (mut capacity, mut used, mut records) = (0u64, 0u64, 0u64);
+        let backend = &self.inner.store.dataset.spec().backend;
         for status in self.statuses()? {
-            capacity = capacity.saturating_add(status.capacity_bytes);
-            used = used.saturating_add(status.used_bytes);
+            let (node_capacity, node_used) = status.usage(backend);
+            capacity = capacity.saturating_add(node_capacity);
+            used = used.saturating_add(node_used);
             records = records.saturating_add(status.records);
         }
         let copies = u64::from(self.inner.store.dataset.spec().redundancy.get().max(1));
@@ -224,7 +226,8 @@ impl FileSystem {
         if self.store().read(&location, ANY_NAME_SPACE)?.is_some() {
             return Ok(());
         }
-        let value = Inode::root(Timestamp::now()).encode();
+        let semantics = self.store().dataset.spec().semantics.into();
+        let value = Inode::root(semantics, Timestamp::now()).encode();
         let op = Operation::put(location.partition, &location.key, &value)
             .guard(Guard::Absent(&location.key));
         // A guard that fails: another process was faster.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use samite_types::{Error, ErrorKind};
+use samite_wire::control::SemanticsKind;
 
 /// A directory's semantics. The discriminants are stored in inodes: append only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -35,6 +36,18 @@ impl FileSemantics {
             Self::Posix => "posix",
             Self::Session => "session",
             Self::Temporary => "temporary",
+        }
+    }
+}
+
+impl From<SemanticsKind> for FileSemantics {
+    /// What the root of a file system promises in such a dataset.
+    fn from(of_dataset: SemanticsKind) -> Self {
+        match of_dataset {
+            SemanticsKind::Session => Self::Session,
+            SemanticsKind::Temporary => Self::Temporary,
+            // No dataset can have the second.
+            SemanticsKind::Posix | SemanticsKind::Checkpoint => Self::Posix,
         }
     }
 }

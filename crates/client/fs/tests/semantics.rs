@@ -240,3 +240,30 @@ fn in_a_session_an_open_file_stays_as_it_was() {
     common::put(fs, b"/s/f", b"mine");
     assert_eq!(file.read_at(&mut buf, 0).unwrap(), 4);
 }
+
+#[test]
+fn a_file_system_begins_with_the_semantics_of_its_dataset() {
+    use samite_wire::control::{DatasetSpec, SemanticsKind};
+    let rig = Rig::new(1);
+    let client = rig.cluster.client(samite_client::ClientOptions::default()).unwrap();
+    let kinds = [
+        (SemanticsKind::Posix, FileSemantics::Posix),
+        (SemanticsKind::Session, FileSemantics::Session),
+        (SemanticsKind::Temporary, FileSemantics::Temporary),
+    ];
+    for (of_dataset, semantics) in kinds {
+        let name = format!("of-{semantics}");
+        let spec = DatasetSpec { semantics: of_dataset, ..DatasetSpec::new(&name) };
+        client.create_dataset(&spec).unwrap();
+        let fs = FileSystem::open(&client, &name).unwrap();
+        assert_eq!(fs.semantics(&root(), b"/").unwrap(), semantics);
+        fs.mkdir(&root(), b"/sub", 0o755).unwrap();
+        assert_eq!(fs.semantics(&root(), b"/sub").unwrap(), semantics);
+        // From then on the directory says.
+        fs.set_semantics(&root(), b"/", FileSemantics::Posix).unwrap();
+        let again = FileSystem::open(&client, &name).unwrap();
+        assert_eq!(again.semantics(&root(), b"/").unwrap(), FileSemantics::Posix);
+    }
+    let spec = DatasetSpec { semantics: SemanticsKind::Checkpoint, ..DatasetSpec::new("c") };
+    assert_eq!(kind(client.create_dataset(&spec).map(drop)), ErrorKind::Invalid);
+}

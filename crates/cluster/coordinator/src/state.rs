@@ -1,5 +1,7 @@
 //! The coordinator's whole state as bytes: for a file, for etcd, for the instance that takes over.
 
+mod before;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,18 +9,19 @@ use std::time::Duration;
 use samite_placement::{ClusterMap, check_node_info};
 use samite_types::{Epoch, Error, ErrorKind, NodeId, Result};
 use samite_wire::WireError;
-use samite_wire::control::{
-    self, ClusterMapData, DatasetData, NodeInfo, NodeState, PartitionTable,
-};
+use samite_wire::control::{self, ClusterMapData, NodeInfo};
 use serde::{Deserialize, Serialize};
 
+use self::before::{MapWithTwoBackends, MapWithoutLosses};
 use crate::moves::Goal;
 use crate::presence::NodePresence;
 use crate::{ClusterTiming, Coordinator};
 
 /// Grows when older versions cannot read the state any more.
-const VERSION: u32 = 2;
-/// Of states whose map says nothing of losses.
+const VERSION: u32 = 3;
+/// Of states whose datasets have one of two backends.
+const VERSION_WITH_TWO_BACKENDS: u32 = 2;
+/// Of states whose map says nothing of losses, besides.
 const VERSION_WITHOUT_LOSSES: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
@@ -34,24 +37,6 @@ struct SavedState<Map> {
     invited: Vec<NodeId>,
     map: Option<Map>,
     goals: Vec<Goal>,
-}
-
-/// A map of [`VERSION_WITHOUT_LOSSES`].
-#[derive(Serialize, Deserialize)]
-struct MapWithoutLosses {
-    cluster: String,
-    epoch: Epoch,
-    nodes: Vec<NodeInfo>,
-    states: Vec<NodeState>,
-    tables: Vec<PartitionTable>,
-    datasets: Vec<DatasetData>,
-}
-
-impl From<MapWithoutLosses> for ClusterMapData {
-    fn from(before: MapWithoutLosses) -> Self {
-        let MapWithoutLosses { cluster, epoch, nodes, states, tables, datasets } = before;
-        Self { cluster, epoch, nodes, states, tables, datasets, losses: Vec::new() }
-    }
 }
 
 impl<Map> SavedState<Map> {
@@ -77,6 +62,10 @@ fn decode(state: &[u8]) -> Result<SavedState<ClusterMapData>, String> {
     // The version comes first, in one byte.
     match state.first().map(|version| u32::from(*version)) {
         Some(VERSION) => control::decode(state).map_err(words),
+        Some(VERSION_WITH_TWO_BACKENDS) => {
+            let before: SavedState<MapWithTwoBackends> = control::decode(state).map_err(words)?;
+            Ok(before.with_map())
+        }
         Some(VERSION_WITHOUT_LOSSES) => {
             let before: SavedState<MapWithoutLosses> = control::decode(state).map_err(words)?;
             Ok(before.with_map())
@@ -166,54 +155,4 @@ impl Coordinator {
 }
 
 #[cfg(test)]
-mod tests {
-    use samite_types::TargetId;
-    use samite_wire::control::{DatasetSpec, TargetInfo};
-
-    use super::*;
-
-    #[test]
-    fn a_state_of_before_there_were_losses_is_taken_over() {
-        let target = TargetInfo { target: TargetId(0), capacity_bytes: 1 << 30, storage: 0 };
-        let info = |incarnation| NodeInfo {
-            node: NodeId(0),
-            host: "h".into(),
-            addresses: vec!["tcp://h:1".into()],
-            incarnation,
-            targets: vec![target.clone()],
-        };
-        let mut first = Coordinator::new("c", 1).unwrap().with_partitions(4).unwrap();
-        first.join(info(1), Duration::ZERO).unwrap();
-        let map = first.create_dataset(DatasetSpec::new("d")).unwrap().data().clone();
-        let now = decode(&first.export()).unwrap();
-        let before = SavedState {
-            version: VERSION_WITHOUT_LOSSES,
-            map: Some(MapWithoutLosses {
-                cluster: map.cluster.clone(),
-                epoch: map.epoch,
-                nodes: map.nodes.clone(),
-                states: map.states.clone(),
-                tables: map.tables.clone(),
-                datasets: map.datasets.clone(),
-            }),
-            cluster: now.cluster,
-            expected: now.expected,
-            partitions: now.partitions,
-            first_epoch: now.first_epoch,
-            next_dataset: now.next_dataset,
-            joined: now.joined,
-            invited: now.invited,
-            goals: now.goals,
-        };
-        let old = control::encode(&before);
-        let mut second =
-            Coordinator::take_over(&old, ClusterTiming::DEFAULT, Duration::ZERO).unwrap();
-        assert_eq!(second.map().unwrap().data(), &map);
-        // A later loss outlives the next one.
-        second.join(info(2), Duration::from_secs(9)).unwrap();
-        let state = second.export();
-        let third = Coordinator::take_over(&state, ClusterTiming::DEFAULT, Duration::ZERO).unwrap();
-        let losses = third.map().unwrap().losses_known();
-        assert_eq!((losses[0].partitions, losses[0].of), (4, 4));
-    }
-}
+mod tests;

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use samite_types::{Epoch, Error, ErrorKind, Redundancy, Result, TargetId, Version};
 use samite_wire::access::DatasetAccess;
 use samite_wire::control::{
-    self, ClusterMapData, DatasetData, DatasetSpec, DistributionKind, MirrorGroup, NodeInfo,
-    PartitionRange, PartitionTable,
+    self, BackendSpec, ClusterMapData, DatasetData, DatasetSpec, DistributionKind, MirrorGroup,
+    NodeInfo, PartitionRange, PartitionTable, SemanticsKind,
 };
 
 use crate::distribution::PATTERN_LEN_MAX;
@@ -26,6 +26,8 @@ pub const ADDRESSES_MAX: usize = 8;
 pub const ADDRESS_LEN_MAX: usize = 512;
 
 const NAME_LEN_MAX: usize = 255;
+const BACKEND_NAME_LEN_MAX: usize = 32;
+const BACKEND_PATH_LEN_MAX: usize = 1024;
 const TARGETS_PER_NODE_MAX: usize = 64;
 const CHUNK_LEN_MIN: u32 = 64 << 10;
 const CHUNK_LEN_MAX: u32 = 1 << 20;
@@ -33,9 +35,13 @@ const CHUNK_LEN_MAX: u32 = 1 << 20;
 pub const MEMBERS_MAX: usize = 2 * REDUNDANCY_MAX.0 as usize;
 
 fn check_name(name: &str) -> std::result::Result<(), String> {
+    check_short_name(name, NAME_LEN_MAX)
+}
+
+fn check_short_name(name: &str, len_max: usize) -> std::result::Result<(), String> {
     let lawful = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    if name.is_empty() || name.len() > NAME_LEN_MAX {
-        return Err(format!("name of {} bytes; 1 to {NAME_LEN_MAX} are allowed", name.len()));
+    if name.is_empty() || name.len() > len_max {
+        return Err(format!("name of {} bytes; 1 to {len_max} are allowed", name.len()));
     }
     if name.starts_with('.') || !name.bytes().all(lawful) {
         return Err(format!(
@@ -45,7 +51,22 @@ fn check_name(name: &str) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Checks a dataset as asked for: its name, and its chunk length (a power of two from 64 KiB to 1 MiB).
+fn check_backend(spec: &BackendSpec) -> std::result::Result<(), String> {
+    check_short_name(&spec.name, BACKEND_NAME_LEN_MAX)?;
+    let Some(path) = &spec.path else { return Ok(()) };
+    if path.len() > BACKEND_PATH_LEN_MAX {
+        let len = path.len();
+        return Err(format!("path of {len} bytes; at most {BACKEND_PATH_LEN_MAX} are allowed"));
+    }
+    let is_upward = path.split('/').any(|part| part == "..");
+    if !path.starts_with('/') || is_upward || path.contains('\0') {
+        return Err(format!("path {path:?}; an absolute one without '..' is needed"));
+    }
+    Ok(())
+}
+
+/// Checks a dataset as asked for: its name, its backend (the name, and the path if there is one), its semantics, and its chunk length (a power of two
+/// from 64 KiB to 1 MiB).
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] naming the field.
@@ -55,6 +76,10 @@ pub fn check_dataset_spec(spec: &DatasetSpec) -> Result<()> {
 
 fn spec_fault(spec: &DatasetSpec) -> std::result::Result<(), String> {
     check_name(&spec.name)?;
+    check_backend(&spec.backend).map_err(|cause| format!("backend: {cause}"))?;
+    if spec.semantics == SemanticsKind::Checkpoint {
+        return Err("semantics checkpoint are not offered; posix, session and temporary are".into());
+    }
     let len = spec.chunk_len;
     if !len.is_power_of_two() || !(CHUNK_LEN_MIN..=CHUNK_LEN_MAX).contains(&len) {
         return Err(format!("chunk length {len}; a power of two from 64 KiB to 1 MiB is needed"));

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use samite_types::{DatasetId, NodeId, PartitionId, Redundancy, Result, TargetId};
 use samite_wire::control::{
-    self, BackendKind, ClusterMapData, DatasetSpec, DurabilityKind, LostRecords, MemberConsistency,
-    MirrorGroup, PartitionRange, SemanticsKind,
+    self, ClusterMapData, DatasetSpec, DurabilityKind, LostRecords, MemberConsistency, MirrorGroup,
+    NULL_BACKEND, PartitionRange, SemanticsKind,
 };
 
 use crate::ClusterMap;
@@ -167,7 +167,7 @@ impl ClusterMap {
 fn counts(spec: &DatasetSpec) -> bool {
     spec.durability == DurabilityKind::Memory
         && spec.semantics != SemanticsKind::Temporary
-        && spec.backend != BackendKind::Null
+        && spec.backend.name != NULL_BACKEND
 }
 
 /// The part of `losses` that is not in `seen`.

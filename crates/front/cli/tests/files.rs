@@ -106,6 +106,32 @@ fn keys_and_objects() {
     samite.fails(4, ["kv", "get", "k", "--dataset", "mine"]);
 }
 
+#[test]
+fn a_dataset_names_its_backend_and_is_told_what_that_does_not_do() {
+    let samite = Samite::up(1);
+    samite.ok(["dataset", "create", "hollow", "--backend", "null"]);
+    let list = samite.ok(["dataset", "list", "--json"]);
+    let line = list.lines().find(|line| line.contains("hollow")).unwrap();
+    assert!(line.contains("\"backend\":\"null\"") && line.contains("\"path\":null"), "{line}");
+    assert!(samite.ok(["dataset", "list"]).lines().any(|line| line.contains("null")));
+    let create = |args: &[&str]| {
+        let args = ["dataset", "create", "wanted"].iter().chain(args);
+        samite.fails(1, args)
+    };
+    let said = create(&["--backend", "tape"]);
+    assert!(said.contains("backend tape: not in this build, which has memory, null"), "{said}");
+    let said = create(&["--path", "/data"]);
+    assert!(said.contains("backend memory: takes no path"), "{said}");
+    let said = create(&["--path", "data"]);
+    assert!(said.contains("path \"data\"; an absolute one"), "{said}");
+    let said = create(&["--backend", "null", "--durability", "logged"]);
+    assert!(said.contains("backend null: cannot be logged"), "{said}");
+    assert!(!samite.ok(["dataset", "list"]).contains("wanted"));
+    let help = samite.ok(["dataset", "create", "--help"]);
+    assert!(help.contains("`memory` (") && help.contains("`null` ("), "{help}");
+    samite.fails(2, ["dataset", "create", "wanted", "--semantics", "checkpoint"]);
+}
+
 fn odd_tree(root: &Path) {
     fs::create_dir_all(root.join("dir/empty")).unwrap();
     fs::write(root.join("empty"), "").unwrap();

@@ -71,6 +71,11 @@ pub(crate) fn permitted(
             if *owner != peer.uid && peer.uid != 0 {
                 return Err(denied(peer, "make datasets for others"));
             }
+            if let Some(path) = &spec.backend.path
+                && !is_trusted(peer)
+            {
+                return Err(denied(peer, format_args!("have nodes keep data in {path}")));
+            }
         }
         ControlRequest::DropDataset { name } => {
             owned(map, peer, name, "drop")?;

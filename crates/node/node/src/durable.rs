@@ -211,6 +211,11 @@ impl ShardLog {
         self.tracks.next_durable(self.appender.durable())
     }
 
+    /// Entries that are on their way to flash.
+    pub(crate) fn waiting(&self) -> usize {
+        self.appender.next().saturating_sub(self.appender.durable()) as usize
+    }
+
     /// Bytes of the log and of the checkpoints.
     pub(crate) fn lens(&self) -> (u64, u64) {
         (self.appender.metrics().len, self.checkpoints.len())

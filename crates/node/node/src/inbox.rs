@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use samite_mirror::durable::PlaceId;
 use samite_transport::server::{ConnId, LoopWaker};
-use samite_types::{ClientId, Epoch, NodeId, ShardId};
+use samite_types::{ClientId, Epoch, NodeId, Position, ShardId};
 use samite_wire::control::ControlReply;
 use samite_wire::membership::MemberReport;
 
@@ -35,6 +35,8 @@ pub(crate) struct ShardTask {
     /// Blocks that the operations of this shard name.
     pub grants: ConnectionGrants,
     pub cost: InboxCost,
+    /// What it reads was read ahead, or need not be.
+    pub is_read: bool,
 }
 
 /// The result of a [`ShardTask`].
@@ -84,6 +86,11 @@ pub(crate) enum InboxMessage {
     Copy(ReplyTo, PlaceId, InboxCost),
     /// Answers to such, to be sent by a connection of this shard; they take room, too.
     Frame(PassedFrame),
+    /// A batch of a partition is committed, with its entries up to here. At most one for each
+    /// partition.
+    Committed(PlaceId, Option<Position>),
+    /// The reads for which a request waits were done. At most one for each such request.
+    ReadAhead(u64),
 }
 
 /// The inbox of one shard.

@@ -8,6 +8,8 @@
 mod access;
 mod admission;
 mod budget;
+mod cold_reads;
+mod commit_thread;
 mod config;
 mod control_reply;
 mod deferred_replies;
@@ -44,8 +46,10 @@ mod shared;
 mod stop;
 mod submission_policy;
 mod submissions;
+mod targets;
 #[cfg(test)]
 mod test_map;
+mod threads;
 mod worker;
 
 pub use config::{

@@ -33,6 +33,7 @@ impl NodeShared {
             resync_bytes: metrics.counter(registry::RESYNC_BYTES),
             scrub: self.scrub_status(),
             leader: self.membership.leader().map(|leader| leader.node),
+            targets: self.more_usages(),
         }
     }
 

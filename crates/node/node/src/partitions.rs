@@ -1,36 +1,42 @@
 //! The partitions of one shard, opened when they are first touched.
 
 mod apply_context;
+mod clearing;
 mod delegation_holders;
 mod early_completion;
+mod keeping;
+mod opening;
 mod walk;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
-use samite_backend::Backend;
-use samite_backend::memory::MemoryBackend;
-use samite_backend::null::NullBackend;
+use samite_backend::ReadAhead;
 pub(crate) use samite_mirror::durable::PlaceId;
 use samite_mirror::{CommitPosition, GroupView, MirrorTimes, MirroredPartition};
-use samite_partition::{AppliedOutcome, DelegationHolder, Partition};
+use samite_partition::{AppliedOutcome, DelegationHolder};
 use samite_placement::ClusterMap;
-use samite_types::{ClientId, DatasetId, ErrorKind, PartitionId, Redundancy, Result, TargetId};
+use samite_types::{ClientId, DatasetId, ErrorKind, PartitionId, Redundancy, TargetId};
 use samite_wire::access::DatasetAccess;
-use samite_wire::control::{BackendKind, DurabilityKind, MirrorGroup, ReadsKind};
+use samite_wire::control::{BackendSpec, MirrorGroup, ReadsKind};
 use samite_wire::op::Operation;
 
 use crate::admission::DatasetPolicy;
+use crate::commit_thread::TargetThreads;
 use crate::deferred_replies::DeferredId;
 use crate::durable::Recovered;
+use crate::targets::ShardTargets;
 pub(crate) use apply_context::{ApplyContext, Seen};
+pub(crate) use clearing::ClearBatch;
+use clearing::PartitionClearings;
 pub(crate) use delegation_holders::HolderSet;
 use delegation_holders::{DelegationHolders, LeaseTerm};
+pub(crate) use keeping::RecordKeeping;
 
 /// Open partitions of all datasets.
 pub(crate) struct OpenPartitions {
-    memory: MemoryBackend,
-    null: NullBackend,
+    targets: ShardTargets,
     /// The target of the partitions.
     me: TargetId,
     times: MirrorTimes,
@@ -47,17 +53,17 @@ pub(crate) struct OpenPartitions {
     timers: BTreeSet<(Duration, PlaceId)>,
     /// Partitions that a restart has left, until they are opened; `None`: there is no log.
     recovered: Option<Recovered>,
+    clearings: PartitionClearings,
 }
 
 struct OpenDataset {
     id: DatasetId,
-    backend: BackendKind,
+    backend: BackendSpec,
     redundancy: Redundancy,
     access: DatasetAccess,
     /// Some partition of it on this node has other members, or a log.
     is_grouped: bool,
-    /// Its partitions have a log.
-    is_logged: bool,
+    keeping: RecordKeeping,
     /// Members that are not the primary answer reads.
     reads_any: bool,
     replicas: Vec<Option<Box<OpenReplica>>>,
@@ -79,14 +85,9 @@ pub(crate) struct OpenReplica {
 pub(crate) struct DatasetIndex(usize);
 
 impl OpenPartitions {
-    pub(crate) fn new(
-        (memory, null): (MemoryBackend, NullBackend),
-        me: TargetId,
-        times: MirrorTimes,
-    ) -> Self {
+    pub(crate) fn new(targets: ShardTargets, me: TargetId, times: MirrorTimes) -> Self {
         Self {
-            memory,
-            null,
+            targets,
             me,
             times,
             datasets: Vec::new(),
@@ -97,36 +98,7 @@ impl OpenPartitions {
             ready: Vec::new(),
             timers: BTreeSet::new(),
             recovered: None,
-        }
-    }
-
-    /// A member for a partition, empty and in no group yet.
-    pub(crate) fn new_member(
-        &mut self,
-        (dataset, partition): PlaceId,
-    ) -> Result<MirroredPartition> {
-        let opened = open_partition(&mut self.memory, dataset, partition)?;
-        Ok(MirroredPartition::new(opened, dataset, partition, self.me).with_times(self.times))
-    }
-
-    /// Takes over the partitions that a restart has left. From here on partitions may have a log.
-    pub(crate) fn recover(&mut self, recovered: Recovered) {
-        self.recovered = Some(recovered);
-    }
-
-    /// Opens the partitions that a restart has left of the datasets in `map`.
-    pub(crate) fn open_recovered(&mut self, map: &ClusterMap, now: Duration) {
-        let replicas = self.recovered.iter().flat_map(|left| left.keys().copied());
-        for (dataset, partition) in replicas.collect::<Vec<_>>() {
-            if let Some(slot) = self.dataset(map, dataset)
-                && partition.get() < map.partitions()
-                && let Err(error) = self.open(slot, partition, (map, now))
-            {
-                tracing::error!(%dataset, %partition, ?error, "open what was recovered");
-            }
-        }
-        if let Some(left) = &mut self.recovered {
-            left.clear();
+            clearings: PartitionClearings::default(),
         }
     }
 
@@ -165,16 +137,17 @@ impl OpenPartitions {
         let index = match self.datasets.binary_search_by_key(&dataset, |open| open.id) {
             Ok(index) => index,
             Err(index) => {
-                let is_logged = known.spec.durability == DurabilityKind::Logged;
+                let keeping = self.targets.keeping(&known.spec);
+                let is_grouped = keeping.waits() || is_grouped(map, self.me, known.spec.redundancy);
                 let open = OpenDataset {
-                    is_logged,
+                    keeping,
                     reads_any: known.spec.reads == ReadsKind::Any
                         && known.spec.redundancy.get() > 1,
                     id: dataset,
-                    backend: known.spec.backend,
+                    backend: known.spec.backend.clone(),
                     redundancy: known.spec.redundancy,
                     access: known.spec.access,
-                    is_grouped: is_logged || is_grouped(map, self.me, known.spec.redundancy),
+                    is_grouped,
                     replicas: (0..map.partitions()).map(|_| None).collect(),
                 };
                 self.datasets.insert(index, open);
@@ -200,75 +173,25 @@ impl OpenPartitions {
         self.datasets[slot.0].redundancy
     }
 
-    /// Whether some partition of it has other members, or a log.
+    /// Whether some partition of it has other members, or a log, or a target that remembers.
     pub(crate) fn is_grouped(&self, slot: DatasetIndex) -> bool {
         self.datasets[slot.0].is_grouped
     }
 
     /// Whether its partitions have a log.
     pub(crate) fn is_logged(&self, slot: DatasetIndex) -> bool {
-        self.datasets[slot.0].is_logged
+        matches!(self.datasets[slot.0].keeping, RecordKeeping::Log)
+    }
+
+    /// The target of its partitions, if that remembers.
+    pub(crate) fn target(&self, slot: DatasetIndex) -> Option<Arc<TargetThreads>> {
+        self.datasets[slot.0].keeping.threads().cloned()
     }
 
     /// The properties of an open dataset that admission goes by.
     pub(crate) fn policy(&self, slot: DatasetIndex) -> DatasetPolicy {
         let OpenDataset { redundancy, reads_any, .. } = self.datasets[slot.0];
         DatasetPolicy { redundancy, reads_any }
-    }
-
-    /// The partition, opened if it was not; `partition` is below the map's count.
-    pub(crate) fn open(
-        &mut self,
-        slot: DatasetIndex,
-        partition: PartitionId,
-        (map, now): (&ClusterMap, Duration),
-    ) -> Result<&mut OpenReplica, ErrorKind> {
-        let open = &mut self.datasets[slot.0];
-        let replica = &mut open.replicas[partition.get() as usize];
-        if replica.is_none() {
-            let backend: &mut dyn Backend = match open.backend {
-                BackendKind::Memory => &mut self.memory,
-                BackendKind::Null => &mut self.null,
-            };
-            let left = self.recovered.as_mut();
-            let left = left.and_then(|left| left.remove(&(open.id, partition)));
-            let mut member = match left {
-                Some(member) => member,
-                None => {
-                    let opened = open_partition(backend, open.id, partition).map_err(|error| {
-                        tracing::error!(%error, "open a partition");
-                        error.kind()
-                    })?;
-                    MirroredPartition::new(opened, open.id, partition, self.me)
-                        .with_times(self.times)
-                }
-            };
-            if open.is_logged {
-                if self.recovered.is_none() {
-                    return Err(ErrorKind::Unsupported);
-                }
-                member.set_logs();
-            }
-            member.set_reads_any(open.reads_any);
-            let records = member.partition().record_count();
-            let leaked_orphans = member.partition().leaked_orphans();
-            (self.records, self.leaked_orphans) =
-                (self.records + records, self.leaked_orphans + leaked_orphans);
-            if let Some(group) = map.group(open.redundancy, partition) {
-                member.configure(&view_of(map, group, (open.id, partition)), now);
-            }
-            let opened = replica.insert(Box::new(OpenReplica {
-                member,
-                deferred: VecDeque::new(),
-                is_ready: false,
-                timer: None,
-            }));
-            if !opened.member.is_plain() {
-                push_ready(&mut self.ready, opened, (open.id, partition));
-            }
-        }
-        // It is there, or was put there.
-        replica.as_deref_mut().ok_or(ErrorKind::Internal)
     }
 
     /// Applies one operation; `operation.partition` is below the map's count.
@@ -307,7 +230,7 @@ impl OpenPartitions {
             let term = LeaseTerm::of(member.partition_mut().delegations());
             self.delegation_holders.note(apply_context.client, term, now);
         }
-        if open.is_grouped {
+        if open.is_grouped || member.failed().is_some() {
             let id = (open.id, partition);
             if let Some(commit_position) = commit_position {
                 match apply_context.seen.iter_mut().find(|(seen, _)| *seen == id) {
@@ -324,6 +247,32 @@ impl OpenPartitions {
     pub(crate) fn replica(&mut self, (dataset, partition): PlaceId) -> Option<&mut OpenReplica> {
         let index = self.datasets.binary_search_by_key(&dataset, |open| open.id).ok()?;
         self.datasets[index].replicas.get_mut(partition.get() as usize)?.as_deref_mut()
+    }
+
+    /// An open partition, and its target if that remembers.
+    pub(crate) fn replica_and_target(
+        &mut self,
+        (dataset, partition): PlaceId,
+    ) -> Option<(&mut OpenReplica, Option<&TargetThreads>)> {
+        let index = self.datasets.binary_search_by_key(&dataset, |open| open.id).ok()?;
+        let OpenDataset { replicas, keeping, .. } = &mut self.datasets[index];
+        let replica = replicas.get_mut(partition.get() as usize)?.as_deref_mut()?;
+        Some((replica, keeping.threads().map(|threads| &**threads)))
+    }
+
+    /// Work that brings what `operation` reads to where it is read without waiting for a disk.
+    pub(crate) fn read_ahead(
+        &self,
+        slot: DatasetIndex,
+        operation: &Operation<'_>,
+    ) -> Option<ReadAhead> {
+        let replica = self.datasets[slot.0].replicas.get(operation.partition.get() as usize)?;
+        replica.as_deref()?.member.partition().read_ahead(operation)
+    }
+
+    /// A batch of a partition is committed: whether it was of one that is being cleared.
+    pub(crate) fn note_cleared(&mut self, id: PlaceId) -> bool {
+        self.clearings.note_committed(id)
     }
 
     /// An open partition, which may have effects for the shard to carry out after this call.
@@ -502,7 +451,7 @@ impl OpenPartitions {
     /// Tells all open partitions their part in `map`.
     pub(crate) fn configure(&mut self, map: &ClusterMap, now: Duration) {
         for open in &mut self.datasets {
-            open.is_grouped = open.is_logged || is_grouped(map, self.me, open.redundancy);
+            open.is_grouped = open.keeping.waits() || is_grouped(map, self.me, open.redundancy);
             for (replica, partition) in
                 open.replicas.iter_mut().zip(0..).map(|(p, n)| (p, PartitionId(n)))
             {
@@ -520,7 +469,7 @@ impl OpenPartitions {
     /// Drops the datasets that `map` has no more, and partitions that are not this node's any more, with all of their records. Returns
     /// replies that waited for them.
     pub(crate) fn retain(&mut self, map: &ClusterMap) -> DroppedReplicas {
-        let (mut lost, mut moved) = (Vec::new(), Vec::new());
+        let (mut lost, mut moved, mut cleared) = (Vec::new(), Vec::new(), Vec::new());
         let me = self.me;
         self.datasets.retain_mut(|open| {
             let is_known = map.dataset_by_id(open.id).is_some();
@@ -529,8 +478,13 @@ impl OpenPartitions {
                 let is_mine = is_known && group.is_some_and(|group| has(group, me));
                 if let Some(gone) = replica.take_if(|_| !is_mine) {
                     lost.extend(gone.deferred.iter().map(|(_, id)| *id));
-                    if open.is_logged {
-                        moved.push((open.id, PartitionId(partition)));
+                    let id = (open.id, PartitionId(partition));
+                    match &open.keeping {
+                        RecordKeeping::Log => moved.push(id),
+                        RecordKeeping::Target(threads) => {
+                            cleared.push(self.clearings.begin(id, gone.member, threads));
+                        }
+                        RecordKeeping::Nothing | RecordKeeping::Unusable => {}
                     }
                     if let Some(at) = gone.timer {
                         self.timers.remove(&(at, (open.id, PartitionId(partition))));
@@ -551,7 +505,7 @@ impl OpenPartitions {
             counts.1 += replica.member.partition().leaked_orphans();
         }
         (self.records, self.leaked_orphans) = counts;
-        DroppedReplicas { lost, moved }
+        DroppedReplicas { lost, moved, cleared }
     }
 }
 
@@ -561,6 +515,8 @@ pub(crate) struct DroppedReplicas {
     pub(crate) lost: Vec<DeferredId>,
     /// The partitions that had a log.
     pub(crate) moved: Vec<PlaceId>,
+    /// The batches that clear those that had a target which remembers.
+    pub(crate) cleared: Vec<ClearBatch>,
 }
 
 fn push_ready(ready: &mut Vec<PlaceId>, replica: &mut OpenReplica, id: PlaceId) {
@@ -582,15 +538,4 @@ fn is_grouped(map: &ClusterMap, target: TargetId, redundancy: Redundancy) -> boo
 fn view_of(map: &ClusterMap, group: &MirrorGroup, (dataset, partition): PlaceId) -> GroupView {
     let view = GroupView::new(map.epoch(), group, |target| map.incarnation_of(target));
     GroupView { is_lost: map.is_lost(dataset, partition), ..view }
-}
-
-fn open_partition(
-    backend: &mut dyn Backend,
-    dataset: DatasetId,
-    partition: PartitionId,
-) -> Result<Partition> {
-    let store = backend
-        .open(dataset, partition)
-        .map_err(|error| error.context(format_args!("{dataset} {partition}")))?;
-    Ok(Partition::new(store))
 }

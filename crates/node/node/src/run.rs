@@ -7,8 +7,6 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 
 use samite_arena::layout::SHARDS_MAX;
-use samite_backend::memory::MemoryBackend;
-use samite_backend::null::NullBackend;
 use samite_backend::{Arena, Backend};
 use samite_coordinator::LeaderReachability;
 use samite_coordinator::store::{
@@ -23,7 +21,7 @@ use samite_types::{
     Clock, Entropy, Epoch, Error, ErrorKind, NodeId, Result, ShardId, SystemClock, SystemEntropy,
     TargetId,
 };
-use samite_wire::control::{NodeInfo, TargetInfo, incarnation_at};
+use samite_wire::control::{BackendSpec, NodeInfo, TargetInfo, incarnation_at};
 use samite_wire::membership::LeaderAddress;
 use sha2::{Digest as _, Sha256};
 
@@ -40,6 +38,8 @@ use crate::robust_word::AliveWord;
 use crate::shard::ShardService;
 use crate::shared::{NodeNotice, NodeParts, NodeShared, WORKER_QUEUE_LEN, WorkerJob};
 use crate::stop::StopHandle;
+use crate::targets::{NodeTargets, ShardTargets};
+use crate::threads::spawn;
 use crate::{faults, lock_recovery, worker};
 
 /// Serves as `config` says until `stop` is asked to, or a client sends a shutdown. Blocks; sends
@@ -54,10 +54,11 @@ pub fn run(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHan
 }
 
 fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandle) -> Result<()> {
-    let shards = checked_shards(&config)?;
+    check_shards(&config)?;
     let key = cluster_key(&config);
-    let memory = MemoryBackend::new(config.memory_bytes, shards)?;
-    let arena = arena_of(&memory)?;
+    let targets = Arc::new(NodeTargets::new(&config));
+    let memory = targets.handle(&BackendSpec::default())?;
+    let arena = arena_of(&*memory)?;
     let listeners = listen(&config)?;
     let addresses = addresses(&config.socket, &listeners);
     let scraped = config.metrics.as_ref().map(MetricsServer::listen).transpose()?;
@@ -88,16 +89,15 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
         scrub_interval: config.scrub_interval,
         joined,
         membership: NodeMembership::new(leader_loop, reachability),
-        target: Box::new(memory.clone()),
+        target: memory,
         worker: worker.clone(),
         notices,
         metrics_address: scraped.as_ref().map(|server| server.address().to_owned()),
     }));
-    let null = NullBackend::new(config.memory_bytes);
-    let held = open_partitions(&shared, &loops, (&memory, &null), flash.as_ref())?;
+    let held = open_partitions(&shared, &loops, &targets, flash.as_ref())?;
     let threads = start_shards(&shared, loops, held, &arena)?;
     let _alive = AliveWord::new(&arena);
-    drop((memory, null, arena));
+    drop((targets, arena));
     let sharer = Arc::clone(&shared);
     let worker_thread = spawn("worker", move || worker::run(&sharer, &jobs))?;
     serve_metrics(scraped.as_ref(), &shared)?;
@@ -124,16 +124,16 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
 }
 
 /// The memory file of the records.
-fn arena_of(memory: &MemoryBackend) -> Result<Arc<Arena>> {
+fn arena_of(memory: &dyn Backend) -> Result<Arc<Arena>> {
     let missing = || Error::new(ErrorKind::Internal, "the memory backend has no arena");
     memory.arena().ok_or_else(missing)
 }
 
-/// How many shards the node is to have.
-fn checked_shards(config: &NodeConfig) -> Result<usize> {
+/// Whether a node can have so many shards.
+fn check_shards(config: &NodeConfig) -> Result<()> {
     let shards = usize::from(config.shards);
     if (1..=SHARDS_MAX).contains(&shards) {
-        return Ok(shards);
+        return Ok(());
     }
     let words = format!("{shards} shards; 1 to {SHARDS_MAX} are possible");
     Err(Error::new(ErrorKind::Invalid, words))
@@ -272,9 +272,9 @@ fn serve_metrics(server: Option<&MetricsServer>, shared: &Arc<NodeShared>) -> Re
 
 /// The partitions of each shard, with their state in its log.
 fn open_partitions(
-    shared: &NodeShared,
+    shared: &Arc<NodeShared>,
     loops: &[EventLoop],
-    (memory, null): (&MemoryBackend, &NullBackend),
+    targets: &Arc<NodeTargets>,
     flash: Option<&NodeFlash>,
 ) -> Result<Vec<(OpenPartitions, Option<ShardLog>)>> {
     let me = TargetId(shared.node.get());
@@ -282,7 +282,11 @@ fn open_partitions(
         // Each shard has handles of its own.
         let (retransmit, missed) = (shared.timing.retransmit, shared.timing.missed);
         let times = MirrorTimes { retransmit, missed, ..MirrorTimes::DEFAULT };
-        let mut partitions = OpenPartitions::new((memory.clone(), null.clone()), me, times);
+        let mut partitions = OpenPartitions::new(
+            ShardTargets::new(Arc::clone(targets), Arc::clone(shared)),
+            me,
+            times,
+        );
         let Some(flash) = flash else { return Ok((partitions, None)) };
         let opened = ShardLog::open(flash, shard, waker, &mut |id| partitions.new_member(id));
         let (durable, recovered) = opened.map_err(|error| flash.explain(shard, error))?;
@@ -401,16 +405,6 @@ fn attend(
             Ok(NodeNotice::ShardEnded) | Err(_) => return Ok(()),
         }
     }
-}
-
-fn spawn<T: Send + 'static>(
-    name: &str,
-    body: impl FnOnce() -> T + Send + 'static,
-) -> Result<JoinHandle<T>> {
-    thread::Builder::new().name(name.into()).spawn(body).map_err(|error| {
-        let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN);
-        Error::io(format_args!("start thread {name}"), errno)
-    })
 }
 
 fn end_of(thread: JoinHandle<Result<()>>) -> Result<()> {

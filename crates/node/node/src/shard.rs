@@ -5,6 +5,7 @@
 
 mod accounts;
 mod clients;
+mod commits;
 mod control;
 mod copies;
 mod delegations;
@@ -32,6 +33,7 @@ use samite_types::{Clock, Epoch, ErrorKind, NodeId, RequestId, Result, ShardId, 
 use samite_wire::frame::{CheckedHeader, FrameKind};
 use samite_wire::op::ReplyHeader;
 
+use crate::cold_reads::ColdReads;
 use crate::deferred_replies::{DeferredReplies, DeferredReply};
 use crate::delegation_waiters::{DelegationWaiters, WaitingWork};
 use crate::durable::ShardLog;
@@ -66,6 +68,7 @@ pub(crate) struct ShardService {
     watchers: MapWatchers<ConnId>,
     joins: JoinedRequests<JoinedAsker>,
     waiters: DelegationWaiters<WaitingWork>,
+    cold_reads: ColdReads<WaitingWork>,
     deferred: DeferredReplies<DeferredReply>,
     submissions: ShardSubmissions,
     /// The log of durable datasets, if this node keeps one.
@@ -105,6 +108,7 @@ impl ShardService {
             watchers: MapWatchers::default(),
             joins: JoinedRequests::default(),
             waiters: DelegationWaiters::default(),
+            cold_reads: ColdReads::default(),
             deferred: DeferredReplies::default(),
             submissions,
             durable,

@@ -18,8 +18,9 @@ use samite_types::fault::FaultSwitch;
 use samite_types::{
     Clock, Epoch, Error, ErrorKind, NodeId, Result, ShardId, SystemClock, TargetId,
 };
-use samite_wire::control::{ControlReply, ControlRequest, GroupMember};
+use samite_wire::control::{BackendSpec, ControlReply, ControlRequest, GroupMember};
 use samite_wire::delta::MapDelta;
+use samite_wire::status::TargetStatus;
 
 use crate::control_reply::ReplyTo;
 use crate::inbox::{InboxMessage, ShardInbox};
@@ -107,6 +108,8 @@ pub(crate) struct NodeShared {
     /// A handle to the target, for its metrics; gone once the node has stopped, so that no late
     /// thread keeps its memory.
     target: Mutex<Option<Box<dyn Backend>>>,
+    /// The same of its other targets.
+    more_targets: Mutex<Vec<(BackendSpec, Box<dyn Backend>)>>,
     worker: SyncSender<WorkerJob>,
     notices: Sender<NodeNotice>,
 }
@@ -169,6 +172,7 @@ impl NodeShared {
             spread_changed: Condvar::new(),
             lookup: Mutex::new(HostLookup { arena, is_grouped: false }),
             target: Mutex::new(Some(parts.target)),
+            more_targets: Mutex::default(),
             worker: parts.worker,
             notices: parts.notices,
         }
@@ -368,14 +372,31 @@ impl NodeShared {
         laggards(&spread, epoch) == 0
     }
 
+    /// A target beside the memory is open.
+    pub(crate) fn note_target(&self, backend: &BackendSpec, target: Box<dyn Backend>) {
+        lock(&self.more_targets).push((backend.clone(), target));
+    }
+
+    /// How full the targets beside the memory are.
+    pub(crate) fn more_usages(&self) -> Vec<TargetStatus> {
+        let targets = lock(&self.more_targets);
+        let statuses = targets.iter().map(|(backend, target)| {
+            let usage = target.usage();
+            let (capacity_bytes, used_bytes) = (usage.capacity, usage.used);
+            TargetStatus { backend: backend.clone(), capacity_bytes, used_bytes }
+        });
+        statuses.collect()
+    }
+
     /// How full the target is.
     pub(crate) fn usage(&self) -> TargetUsage {
         lock(&self.target).as_ref().map(|target| target.usage()).unwrap_or_default()
     }
 
-    /// Lets go of the target.
+    /// Lets go of the targets.
     pub(crate) fn release_target(&self) {
         lock(&self.target).take();
+        lock(&self.more_targets).clear();
     }
 }
 

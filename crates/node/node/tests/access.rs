@@ -11,7 +11,9 @@ use common::{Raw, SHM, TCP, UNIX, cluster};
 use samite_testkit::{LocalCluster, skip_part};
 use samite_transport::Address;
 use samite_types::{ErrorKind, NodeId};
-use samite_wire::control::{BackendKind, ControlReply, ControlRequest, FaultRequest};
+use samite_wire::control::{
+    BackendSpec, ControlReply, ControlRequest, DatasetSpec, FaultRequest, MEMORY_BACKEND,
+};
 use samite_wire::op::{Action, Operation};
 
 /// Neither root nor a user that has files here.
@@ -61,7 +63,7 @@ fn access(owner: Option<u32>, mode: Option<u16>) -> ControlRequest {
 fn strangers_get_what_the_mode_gives_them() {
     let cluster = cluster(2, 1);
     let mut own = Raw::connect(&cluster, 0, SHM);
-    let dataset = own.create("d", BackendKind::Memory);
+    let dataset = own.create("d", MEMORY_BACKEND);
     let here = own.partition(0, 1);
     own.one(dataset, Operation::put(here, b"k", b"mine"));
     open_socket(&cluster, 0);
@@ -104,7 +106,7 @@ fn strangers_get_what_the_mode_gives_them() {
 fn strangers_change_nothing_that_is_not_theirs() {
     let cluster = cluster(2, 1);
     let mut own = Raw::connect(&cluster, 0, SHM);
-    own.create("d", BackendKind::Memory);
+    own.create("d", MEMORY_BACKEND);
     own.control(&access(None, Some(0o777)));
     // By way of the node that has no coordinator, too.
     for node in [0, 1] {
@@ -122,9 +124,14 @@ fn strangers_change_nothing_that_is_not_theirs() {
                 assert_eq!(kind, Some(ErrorKind::Denied), "{request:?}: {message}");
                 assert!(message.contains(&format!("uid {STRANGER}")), "{message}");
             }
+            let placed = BackendSpec { path: Some("/etc".into()), ..BackendSpec::default() };
+            let placed = DatasetSpec { backend: placed, ..DatasetSpec::new("placed") };
+            let (kind, message) = refusal(stranger.control(&ControlRequest::CreateDataset(placed)));
+            assert_eq!(kind, Some(ErrorKind::Denied), "{message}");
+            assert!(message.contains("keep data in /etc"), "{message}");
             // Its own dataset is its own, and it cannot be given away.
             let name = format!("own{node}");
-            stranger.create(&name, BackendKind::Memory);
+            stranger.create(&name, MEMORY_BACKEND);
             assert_eq!(stranger.map.dataset(&name).unwrap().spec.access.owner, STRANGER);
             let give = ControlRequest::SetAccess { name: name.clone(), owner: Some(0), mode: None };
             assert_eq!(refusal(stranger.control(&give)).0, Some(ErrorKind::Denied));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::{Ended, Got, Raw, SHM, TCP, UNIX, ask, cluster, pattern, spec};
 use samite_types::{Epoch, ErrorKind, NodeId};
-use samite_wire::control::{BackendKind, ControlReply, ControlRequest};
+use samite_wire::control::{ControlReply, ControlRequest, MEMORY_BACKEND};
 use samite_wire::op::{Action, Operation};
 
 #[test]
@@ -16,7 +16,7 @@ fn a_dataset_made_anywhere_is_everywhere_when_it_is_answered() {
     for round in 0..12 {
         let at = round % 3;
         let name = format!("d{round}");
-        let dataset = nodes[at].create(&name, BackendKind::Memory);
+        let dataset = nodes[at].create(&name, MEMORY_BACKEND);
         let epoch = nodes[at].map.epoch();
         for node in &nodes {
             let mut header = node.header(dataset);
@@ -29,7 +29,7 @@ fn a_dataset_made_anywhere_is_everywhere_when_it_is_answered() {
             assert_eq!(node.control(&known), ControlReply::Map(None));
         }
     }
-    let mut other = spec("d0", BackendKind::Memory);
+    let mut other = spec("d0", MEMORY_BACKEND);
     other.chunk_len /= 2;
     for node in &nodes {
         let reply = node.control(&ControlRequest::CreateDataset(other.clone()));
@@ -43,7 +43,7 @@ fn one_request_reaches_every_shard_and_has_one_reply() {
     let cluster = cluster(1, 4);
     for transport in [SHM, TCP] {
         let mut raw = Raw::connect(&cluster, 0, transport);
-        let dataset = raw.create(if transport == SHM { "s" } else { "t" }, BackendKind::Memory);
+        let dataset = raw.create(if transport == SHM { "s" } else { "t" }, MEMORY_BACKEND);
         let value = pattern(20_000, 1);
         let partitions = raw.partitions();
         let puts = partitions.iter().map(|p| Operation::put(*p, b"k", &value)).collect();
@@ -80,14 +80,14 @@ fn one_request_reaches_every_shard_and_has_one_reply() {
 fn many_connections_and_shards_count_right() {
     let cluster = cluster(1, 3);
     let mut raw = Raw::connect(&cluster, 0, UNIX);
-    let dataset = raw.create("d", BackendKind::Memory);
+    let dataset = raw.create("d", MEMORY_BACKEND);
     let partitions = raw.partitions();
     std::thread::scope(|scope| {
         for client in 0..4 {
             let (cluster, partitions) = (&cluster, &partitions);
             scope.spawn(move || {
                 let mut raw = Raw::connect(cluster, 0, client % 3);
-                raw.create("d", BackendKind::Memory);
+                raw.create("d", MEMORY_BACKEND);
                 for _ in 0..50 {
                     let adds = partitions.iter().map(|p| {
                         let add = Action::Add { key: b"n", offset: 0, delta: 1 };
@@ -108,7 +108,7 @@ fn many_connections_and_shards_count_right() {
 fn name_space_generations_are_raised_and_enforced() {
     let cluster = cluster(1, 1);
     let mut raw = Raw::connect(&cluster, 0, TCP);
-    let dataset = raw.create("d", BackendKind::Memory);
+    let dataset = raw.create("d", MEMORY_BACKEND);
     let p = raw.partition(0, 1);
     let raise = Operation::new(p, [Action::RaiseLease { epoch: Epoch(5) }]);
     let answer = raw.send(dataset, vec![raise]);
@@ -138,7 +138,7 @@ fn a_lost_node_is_an_error_and_the_others_go_on() {
         assert!(lost.link.is_dead());
         // Datasets can still be made, without waiting for the lost one.
         let start = Instant::now();
-        let dataset = raw.create(&format!("d{transport}"), BackendKind::Memory);
+        let dataset = raw.create(&format!("d{transport}"), MEMORY_BACKEND);
         soonest = soonest.min(start.elapsed());
         let put = raw.one(dataset, Operation::put(raw.partition(0, 1), b"k", b"v"));
         assert!(matches!(put, Ended::Done(_)));
@@ -155,13 +155,13 @@ fn a_lost_node_is_an_error_and_the_others_go_on() {
 fn a_new_coordinator_begins_anew_everywhere() {
     let mut cluster = cluster(2, 1);
     let mut other = Raw::connect(&cluster, 1, UNIX);
-    let old = other.create("old", BackendKind::Memory);
+    let old = other.create("old", MEMORY_BACKEND);
     let p = other.partition(0, 1);
     other.one(old, Operation::put(p, b"k", b"v"));
     // Epochs and ids of the new one begin at its second.
     std::thread::sleep(Duration::from_millis(1100));
     cluster.restart_node(NodeId(0)).unwrap();
-    let fresh = Raw::connect(&cluster, 0, TCP).create("new", BackendKind::Memory);
+    let fresh = Raw::connect(&cluster, 0, TCP).create("new", MEMORY_BACKEND);
     assert_ne!(fresh, old);
     let gone = other.try_send(&other.header(old), &[Operation::get(p, b"k")]).unwrap();
     assert_eq!(gone.refused, Some(ErrorKind::NotFound));

@@ -10,7 +10,7 @@ use common::{Ended, Got, Raw, SHM, TCP, UNIX, ask, cluster};
 use samite_testkit::LocalCluster;
 use samite_transport::client::{NodeLink, OutgoingRequest};
 use samite_types::{DatasetId, Deadline, ErrorKind, PartitionId};
-use samite_wire::control::{self, BackendKind, ControlReply, ControlRequest};
+use samite_wire::control::{self, ControlReply, ControlRequest, MEMORY_BACKEND};
 use samite_wire::frame::FrameKind;
 use samite_wire::op::{Action, Guard, Operation, ValueData};
 
@@ -44,7 +44,7 @@ fn a_change_by_another_waits_for_the_term_and_nothing_else_does() {
     let cluster = cluster(1, 1);
     for transport in [SHM, UNIX, TCP] {
         let mut holder = Raw::connect(&cluster, 0, transport);
-        let dataset = holder.create(&format!("d{transport}"), BackendKind::Memory);
+        let dataset = holder.create(&format!("d{transport}"), MEMORY_BACKEND);
         let other = Raw::connect(&cluster, 0, transport);
         let _ear = silent(&holder, &cluster);
         let p = holder.partition(0, 1);
@@ -77,7 +77,7 @@ fn a_change_by_another_waits_for_the_term_and_nothing_else_does() {
 fn every_kind_of_change_waits_also_of_absent_records() {
     let cluster = cluster(1, 1);
     let mut holder = Raw::connect(&cluster, 0, UNIX);
-    let dataset = holder.create("d", BackendKind::Memory);
+    let dataset = holder.create("d", MEMORY_BACKEND);
     let other = Raw::connect(&cluster, 0, UNIX);
     let _ear = silent(&holder, &cluster);
     let p = holder.partition(0, 1);
@@ -114,7 +114,7 @@ fn every_kind_of_change_waits_also_of_absent_records() {
 fn waiting_requests_keep_their_order_and_new_delegations_do_not_overtake_them() {
     let cluster = cluster(1, 1);
     let mut holder = Raw::connect(&cluster, 0, UNIX);
-    let dataset = holder.create("d", BackendKind::Memory);
+    let dataset = holder.create("d", MEMORY_BACKEND);
     let p = holder.partition(0, 1);
     let _ear = silent(&holder, &cluster);
     // From before the delegation begins: its answer may be late.
@@ -152,7 +152,7 @@ fn waiting_requests_keep_their_order_and_new_delegations_do_not_overtake_them() 
 fn a_request_over_several_shards_waits_where_it_must() {
     let cluster = cluster(1, 2);
     let mut holder = Raw::connect(&cluster, 0, TCP);
-    let dataset = holder.create("d", BackendKind::Memory);
+    let dataset = holder.create("d", MEMORY_BACKEND);
     let (p, q) = (holder.partition(0, 2), holder.partition(1, 2));
     let _ear = silent(&holder, &cluster);
     // Whichever shard has accepted the other's connection, one of the two is elsewhere.
@@ -175,7 +175,7 @@ fn a_long_delegation_is_for_clients_that_listen_and_is_given_back() {
     for shards in [1, 2] {
         let cluster = cluster(1, shards);
         let mut holder = Raw::connect(&cluster, 0, UNIX);
-        let dataset = holder.create("d", BackendKind::Memory);
+        let dataset = holder.create("d", MEMORY_BACKEND);
         let (other, long) = (Raw::connect(&cluster, 0, TCP), Duration::from_secs(2));
         let p = holder.partition(0, u32::from(shards));
         let deaf = take(&holder, dataset, p, b"k", long);
@@ -218,7 +218,7 @@ fn a_long_delegation_is_for_clients_that_listen_and_is_given_back() {
 fn a_holder_who_falls_silent_delays_others_by_the_term_and_hears_again_what_it_missed() {
     let cluster = cluster(1, 1);
     let mut holder = Raw::connect(&cluster, 0, UNIX);
-    let dataset = holder.create("d", BackendKind::Memory);
+    let dataset = holder.create("d", MEMORY_BACKEND);
     let other = Raw::connect(&cluster, 0, UNIX);
     let (p, term) = (holder.partition(0, 1), Duration::from_millis(400));
     let ear = silent(&holder, &cluster);

@@ -8,7 +8,7 @@ use common::{Raw, TCP, UNIX, ask, deadline};
 use samite_testkit::LocalCluster;
 use samite_transport::client::{NodeLink, RequestTicket};
 use samite_types::ErrorKind;
-use samite_wire::control::{self, BackendKind, ControlReply, ControlRequest, FaultRequest};
+use samite_wire::control::{self, ControlReply, ControlRequest, FaultRequest, MEMORY_BACKEND};
 use samite_wire::frame::{FrameKind, MAGIC};
 use samite_wire::lock::{
     LockAnswer, LockCall, LockHolder, LockMode, LockRange, LockRequest, LockSpace,
@@ -21,7 +21,7 @@ const AT_ONCE: Duration = Duration::from_millis(1500);
 /// A cluster with a dataset.
 fn cluster(nodes: usize, shards: u16) -> LocalCluster {
     let cluster = common::cluster(nodes, shards);
-    Raw::connect(&cluster, 0, UNIX).create("d", BackendKind::Memory);
+    Raw::connect(&cluster, 0, UNIX).create("d", MEMORY_BACKEND);
     cluster
 }
 

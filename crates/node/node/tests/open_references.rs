@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{Ended, Got, Raw, SHM, TCP, UNIX, cluster};
 use samite_types::{DatasetId, ErrorKind, PartitionId};
-use samite_wire::control::BackendKind;
+use samite_wire::control::MEMORY_BACKEND;
 use samite_wire::op::{Action, Operation, UNLINKED_KEPT, UNLINKED_REMOVED};
 
 fn numbers(ended: Ended) -> Vec<u64> {
@@ -37,7 +37,7 @@ fn a_referenced_record_outlives_its_name_and_anyone_may_release_it() {
     let cluster = cluster(1, 2);
     for transport in [SHM, UNIX, TCP] {
         let mut holder = Raw::connect(&cluster, 0, transport);
-        let dataset = holder.create(&format!("d{transport}"), BackendKind::Memory);
+        let dataset = holder.create(&format!("d{transport}"), MEMORY_BACKEND);
         let other = Raw::connect(&cluster, 0, transport);
         // Of a shard that is not the connection's, too.
         for (shard, token) in [(0, 7), (1, 8)] {
@@ -63,7 +63,7 @@ fn a_referenced_record_outlives_its_name_and_anyone_may_release_it() {
 fn open_references_end_a_while_after_the_last_connection_of_their_client() {
     let cluster = cluster(1, 2);
     let mut other = Raw::connect(&cluster, 0, UNIX);
-    let dataset = other.create("d", BackendKind::Memory);
+    let dataset = other.create("d", MEMORY_BACKEND);
     let holder = Raw::connect(&cluster, 0, UNIX);
     let places = [other.partition(0, 2), other.partition(1, 2)];
     for (p, token) in places.into_iter().zip(1..) {

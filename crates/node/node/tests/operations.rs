@@ -4,7 +4,7 @@ mod common;
 
 use common::{Ended, Got, Raw, SHM, TCP, UNIX, cluster, pattern};
 use samite_types::{ErrorKind, Seq};
-use samite_wire::control::BackendKind;
+use samite_wire::control::{MEMORY_BACKEND, NULL_BACKEND};
 use samite_wire::op::{Action, Guard, Operation, ValueData};
 
 #[test]
@@ -12,7 +12,7 @@ fn every_operation_works_over_every_transport() {
     let cluster = cluster(1, 1);
     for (transport, name) in [(SHM, "shm"), (UNIX, "unix"), (TCP, "tcp")] {
         let mut raw = Raw::connect(&cluster, 0, transport);
-        let dataset = raw.create(name, BackendKind::Memory);
+        let dataset = raw.create(name, MEMORY_BACKEND);
         let p = raw.partition(0, 1);
 
         let put = raw.one(dataset, Operation::put(p, b"k", b"value"));
@@ -56,7 +56,7 @@ fn values_of_every_size_come_back_whole() {
     let cluster = cluster(1, 1);
     for transport in [SHM, UNIX, TCP] {
         let mut raw = Raw::connect(&cluster, 0, transport);
-        let dataset = raw.create("d", BackendKind::Memory);
+        let dataset = raw.create("d", MEMORY_BACKEND);
         let p = raw.partition(0, 1);
         for len in [0, 1, 1024, 1025, 16 << 10, (16 << 10) + 1, 65_536, 100_000, 1 << 20] {
             let value = pattern(len, transport as u8);
@@ -78,7 +78,7 @@ fn values_of_every_size_come_back_whole() {
 fn the_null_backend_answers_with_zeros() {
     let cluster = cluster(1, 1);
     let mut raw = Raw::connect(&cluster, 0, TCP);
-    let dataset = raw.create("null", BackendKind::Null);
+    let dataset = raw.create("null", NULL_BACKEND);
     let p = raw.partition(0, 1);
     raw.one(dataset, Operation::put(p, b"k", &pattern(100_000, 1)));
     assert!(raw.one(dataset, Operation::get(p, b"k")).value() == vec![0; 100_000]);
@@ -88,7 +88,7 @@ fn the_null_backend_answers_with_zeros() {
 fn a_batch_is_one_request() {
     let cluster = cluster(1, 1);
     let mut raw = Raw::connect(&cluster, 0, UNIX);
-    let dataset = raw.create("d", BackendKind::Memory);
+    let dataset = raw.create("d", MEMORY_BACKEND);
     let keys: Vec<String> = (0..1000).map(|i| format!("key {i}")).collect();
     let puts = keys
         .iter()
@@ -109,7 +109,7 @@ fn what_does_not_fit_one_reply_is_to_be_asked_for_again() {
     let cluster = cluster(1, 1);
     for transport in [SHM, TCP] {
         let mut raw = Raw::connect(&cluster, 0, transport);
-        let dataset = raw.create("d", BackendKind::Memory);
+        let dataset = raw.create("d", MEMORY_BACKEND);
         let p = raw.partition(0, 1);
         let value = pattern(1 << 20, 9);
         let keys: Vec<[u8; 1]> = (0..12).map(|i| [i]).collect();
@@ -151,7 +151,7 @@ fn what_does_not_fit_one_reply_is_to_be_asked_for_again() {
 fn an_operation_sent_twice_takes_effect_once() {
     let cluster = cluster(1, 2);
     let mut raw = Raw::connect(&cluster, 0, TCP);
-    let dataset = raw.create("d", BackendKind::Memory);
+    let dataset = raw.create("d", MEMORY_BACKEND);
     for shard in [0, 1] {
         let p = raw.partition(shard, 2);
         let mut add = Operation::new(p, [Action::Add { key: b"n", offset: 0, delta: 7 }]);

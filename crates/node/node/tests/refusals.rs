@@ -8,7 +8,10 @@ use common::{Ended, Raw, SHM, TCP, UNIX, cluster, deadline, pattern};
 use samite_testkit::{LocalCluster, LocalOptions};
 use samite_transport::client::OutgoingRequest;
 use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, Seq};
-use samite_wire::control::{BackendKind, ControlReply, ControlRequest};
+use samite_wire::control::{
+    BackendSpec, ControlReply, ControlRequest, DatasetSpec, DurabilityKind, MEMORY_BACKEND,
+    NULL_BACKEND, SemanticsKind,
+};
 use samite_wire::frame::FrameKind;
 use samite_wire::op::{Action, BlockRef, List, Operation, ValueData};
 
@@ -16,7 +19,7 @@ use samite_wire::op::{Action, BlockRef, List, Operation, ValueData};
 fn requests_for_what_is_not_here_are_refused() {
     let cluster = cluster(2, 1);
     let mut raw = Raw::connect(&cluster, 0, TCP);
-    let dataset = raw.create("d", BackendKind::Memory);
+    let dataset = raw.create("d", MEMORY_BACKEND);
     let mine = raw.partition(0, 1);
     let others = (0..raw.map.partitions())
         .map(PartitionId)
@@ -45,7 +48,7 @@ fn a_dropped_dataset_is_gone_with_its_memory() {
         let cluster = cluster(2, shards);
         let mut raw = Raw::connect(&cluster, 1, UNIX);
         let before = raw.status();
-        let dataset = raw.create("d", BackendKind::Memory);
+        let dataset = raw.create("d", MEMORY_BACKEND);
         for p in raw.partitions().into_iter().take(8) {
             raw.one(dataset, Operation::put(p, b"k", &pattern(1 << 20, 0)));
         }
@@ -59,7 +62,7 @@ fn a_dropped_dataset_is_gone_with_its_memory() {
         let after = raw.status();
         assert_eq!((after.records, after.used_bytes), (0, before.used_bytes));
         // The same name is another dataset now.
-        let again = raw.create("d", BackendKind::Memory);
+        let again = raw.create("d", MEMORY_BACKEND);
         assert_ne!(again, dataset);
         let absent = raw.one(again, Operation::get(raw.partition(0, 1), b"k"));
         assert_eq!(absent.failure(), ErrorKind::NotFound);
@@ -76,7 +79,7 @@ fn a_full_target_says_so_and_stays_healthy() {
     let cluster = LocalCluster::start(1, options).unwrap();
     for transport in [SHM, TCP] {
         let mut raw = Raw::connect(&cluster, 0, transport);
-        let dataset = raw.create("d", BackendKind::Memory);
+        let dataset = raw.create("d", MEMORY_BACKEND);
         let p = raw.partition(0, 1);
         let value = pattern(1 << 20, 3);
         let mut stored = 0u8;
@@ -129,7 +132,7 @@ fn granted_blocks_become_records_and_others_do_not() {
         let cluster = cluster(1, shards);
         let mut raw = Raw::connect(&cluster, 0, SHM);
         let other = Raw::connect(&cluster, 0, SHM);
-        let dataset = raw.create("d", BackendKind::Memory);
+        let dataset = raw.create("d", MEMORY_BACKEND);
         let value = pattern(3 << 16, 5);
         for p in (0..u32::from(shards)).map(|shard| raw.partition(shard, shards.into())) {
             let blocks = fill(&raw, &grant(&raw, 3), &value);
@@ -194,7 +197,7 @@ fn a_peer_that_talks_nonsense_is_dropped_and_nobody_else_notices() {
     let cluster = cluster(1, 2);
     for transport in [SHM, UNIX, TCP] {
         let mut good = Raw::connect(&cluster, 0, transport);
-        let dataset = good.create("d", BackendKind::Memory);
+        let dataset = good.create("d", MEMORY_BACKEND);
         let p = good.partition(0, 1);
         for (kind, body) in [
             (FrameKind::Request, &b"nonsense"[..]),
@@ -216,7 +219,7 @@ fn a_peer_that_talks_nonsense_is_dropped_and_nobody_else_notices() {
 fn results_that_no_reply_could_hold_are_refused_before_anything_happens() {
     let cluster = cluster(1, 1);
     let mut raw = Raw::connect(&cluster, 0, TCP);
-    let dataset = raw.create("d", BackendKind::Memory);
+    let dataset = raw.create("d", MEMORY_BACKEND);
     let p = raw.partition(0, 1);
     raw.one(dataset, Operation::put(p, b"k", b"v"));
     let both = || {
@@ -235,4 +238,59 @@ fn results_that_no_reply_could_hold_are_refused_before_anything_happens() {
     let header = raw.header(dataset);
     let answer = raw.try_send(&header, &vec![many; 1000]).unwrap();
     assert_eq!(answer.refused, Some(ErrorKind::TooLarge));
+}
+
+/// By way of the node that leads, and of one that does not.
+#[test]
+fn a_dataset_that_asks_what_its_backend_does_not_do_is_refused() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let flash = Some((dir.path().to_owned(), 1 << 20));
+    let cluster = LocalCluster::start(2, LocalOptions { flash, ..LocalOptions::default() });
+    let cluster = cluster.unwrap();
+    let named = |backend: &str| DatasetSpec {
+        backend: BackendSpec::named(backend),
+        ..DatasetSpec::new("wanted")
+    };
+    let placed = BackendSpec { path: Some("/data".into()), ..BackendSpec::default() };
+    let refused = [
+        (named("tape"), ErrorKind::Unsupported, "backend tape: not in this build"),
+        (
+            DatasetSpec { backend: placed, ..DatasetSpec::new("wanted") },
+            ErrorKind::Invalid,
+            "backend memory: takes no path",
+        ),
+        (
+            DatasetSpec { durability: DurabilityKind::Logged, ..named(NULL_BACKEND) },
+            ErrorKind::Invalid,
+            "backend null: cannot be logged",
+        ),
+        (
+            DatasetSpec { semantics: SemanticsKind::Checkpoint, ..named(MEMORY_BACKEND) },
+            ErrorKind::Invalid,
+            "semantics checkpoint",
+        ),
+    ];
+    for node in [0, 1] {
+        let mut raw = Raw::connect(&cluster, node, UNIX);
+        for (spec, expected, words) in refused.clone() {
+            match raw.control(&ControlRequest::CreateDataset(spec)) {
+                ControlReply::Failed { kind, message } => {
+                    assert_eq!(ErrorKind::from_code(kind), Some(expected), "{message}");
+                    assert!(message.contains(words), "{message}");
+                }
+                other => panic!("{words}: {other:?}"),
+            }
+        }
+        assert_eq!(
+            raw.control(&ControlRequest::Map { known: raw.map.epoch() }),
+            ControlReply::Map(None)
+        );
+        // What it can be is taken.
+        let logged = DatasetSpec { durability: DurabilityKind::Logged, ..named(MEMORY_BACKEND) };
+        let made = raw.control(&ControlRequest::CreateDataset(logged));
+        assert!(matches!(made, ControlReply::Map(Some(_))), "{made:?}");
+        raw.control(&ControlRequest::DropDataset { name: "wanted".into() });
+        raw.create("null", NULL_BACKEND);
+        raw.control(&ControlRequest::DropDataset { name: "null".into() });
+    }
 }

@@ -10,7 +10,7 @@ use common::{Ended, Raw, SHM, TCP, UNIX, cluster, pattern};
 use samite_testkit::{LocalCluster, LocalOptions};
 use samite_types::{DatasetId, ErrorKind, PartitionId, Redundancy, TargetId};
 use samite_wire::control::{
-    BackendKind, ControlReply, ControlRequest, FaultRequest, PartitionCopy,
+    ControlReply, ControlRequest, FaultRequest, MEMORY_BACKEND, PartitionCopy,
 };
 use samite_wire::op::{Action, Operation};
 use samite_wire::status::ScrubStatus;
@@ -153,7 +153,7 @@ fn scrubbing_finds_and_mends_damage_at_every_member() {
 fn what_nobody_has_whole_is_an_error_and_never_wrong_bytes() {
     let cluster = cluster(2, 1);
     let mut raw = Raw::connect(&cluster, 0, UNIX);
-    let alone = raw.create("alone", BackendKind::Memory);
+    let alone = raw.create("alone", MEMORY_BACKEND);
     let mirrored = raw.create_mirrored("both", 2);
     for (dataset, copies) in [(alone, 1), (mirrored, 2)] {
         let at = (dataset, own_partition(&raw, copies));

@@ -7,6 +7,7 @@
 //! after a crash the records and the state beside them belong together.
 
 use std::fmt;
+use std::sync::Arc;
 
 use samite_types::{DatasetId, PartitionId, Result};
 
@@ -18,13 +19,13 @@ pub type StoredPartition = (DatasetId, PartitionId);
 pub enum RowChange {
     /// These bytes.
     Put(Vec<u8>),
-    /// As it is, with other bytes from an offset on; zeros where there was nothing before. Each
-    /// piece after those before it. Then it has this length.
+    /// The first bytes of what it is, with other bytes in some places; zeros where there was
+    /// nothing before. Made twice it is the same.
     Patch {
-        /// Offset and bytes of the pieces.
+        /// So many of its bytes stay, if it has them.
+        keep: u32,
+        /// Offset and bytes of the pieces, in order and apart from each other.
         pieces: Vec<(u32, Vec<u8>)>,
-        /// Bytes, afterwards.
-        len: u32,
     },
     /// Nothing.
     Delete,
@@ -34,7 +35,9 @@ impl fmt::Debug for RowChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Put(bytes) => write!(f, "Put({} B)", bytes.len()),
-            Self::Patch { pieces, len } => write!(f, "Patch({} pieces, {len} B)", pieces.len()),
+            Self::Patch { keep, pieces } => {
+                write!(f, "Patch({} pieces over {keep} B)", pieces.len())
+            }
             Self::Delete => f.write_str("Delete"),
         }
     }
@@ -48,7 +51,7 @@ pub struct WriteBatch {
     /// All rows of the partition go first.
     pub clears: bool,
     /// Keys of rows and what they become, in the order of the keys.
-    pub rows: Vec<(Vec<u8>, RowChange)>,
+    pub rows: Arc<[(Vec<u8>, RowChange)]>,
 }
 
 /// The part of a record store that remembers.
@@ -56,8 +59,8 @@ pub struct WriteBatch {
 /// At most one batch of it is under way: after [`take_batch`](Self::take_batch) comes
 /// [`committed`](Self::committed).
 pub trait CommitRecords {
-    /// The state that came with the last batch that was committed before the store was opened.
-    /// `None`: there was none, or it was taken back; then there are no records.
+    /// The state that came with the last batch that was committed; to be asked for when the store is
+    /// opened. `None`: there was none, or it was taken back; then there are no records.
     ///
     /// # Errors
     /// Errors of the target; `Corrupt`.

@@ -1,6 +1,12 @@
 //! Conformance: the suite that each backend passes.
 //!
-//! The suite panics at the first thing that is not so, naming it. It makes a fresh target for each part of itself.
+//! [`run`] panics at the first thing that is not so, naming it; [`report`] says how each part went.
+//! Each part has a fresh target.
+
+mod report;
+mod scrub;
+
+mod remembering;
 
 use std::ops::ControlFlow;
 
@@ -11,26 +17,39 @@ use crate::record::PlannedChange;
 use crate::store::RecordStore;
 use crate::target::Backend;
 use crate::value_piece::{ValuePiece, WriteSource};
+use report::ConformancePart;
+pub use report::{PartOutcome, PartReport, report};
+
+pub use remembering::{ReopenTarget, run_remembering};
 
 /// Runs the suite against the targets that `make` makes. They hold at most a few dozen MiB: a part of the suite fills one.
 ///
 /// # Panics
 /// If the backend does not conform.
 pub fn run(make: &dyn Fn() -> Box<dyn Backend>) {
-    values_of_every_length_read_back(make().as_mut());
-    versions_and_lengths_are_told(make().as_mut());
-    writes_land_where_they_should(make().as_mut());
-    cut_bytes_do_not_come_back(make().as_mut());
-    what_was_read_stands_still(make().as_mut());
-    a_renamed_record_keeps_its_value_and_takes_no_space(make().as_mut());
-    scans_are_ordered_and_bounded(make().as_mut());
-    partitions_are_apart_and_give_back_what_they_took(make().as_mut());
-    a_full_target_refuses_and_recovers(make().as_mut());
-    a_reservation_is_all_or_nothing(make().as_mut());
-    what_is_kept_is_found_on_a_full_target(make().as_mut());
-    only_what_makes_room_takes_the_reserve(make().as_mut());
-    what_records_are_decides_what_changes_take_at_most(make().as_mut());
+    for part in &PARTS {
+        part.check(make().as_mut());
+    }
 }
+
+const PARTS: [ConformancePart; 16] = [
+    ConformancePart::of_values("values read back", values_of_every_length_read_back),
+    ConformancePart::of_all("versions and lengths", versions_and_lengths_are_told),
+    ConformancePart::of_values("writes within values", writes_land_where_they_should),
+    ConformancePart::of_values("cut bytes do not come back", cut_bytes_do_not_come_back),
+    ConformancePart::of_values("what was read stands still", what_was_read_stands_still),
+    ConformancePart::of_all("renames", a_renamed_record_keeps_its_value_and_takes_no_space),
+    ConformancePart::of_all("scans", scans_are_ordered_and_bounded),
+    ConformancePart::of_all("scrubs", scrub::a_scrub_meets_every_record_in_order),
+    ConformancePart::of_damage("damage is found", scrub::damage_is_found),
+    ConformancePart::of_mapping("values in the arena", large_values_lie_in_the_arena),
+    ConformancePart::of_all("partitions", partitions_are_apart_and_give_back_what_they_took),
+    ConformancePart::of_all("full target", a_full_target_refuses_and_recovers),
+    ConformancePart::of_all("reservations", a_reservation_is_all_or_nothing),
+    ConformancePart::of_all("kept room", what_is_kept_is_found_on_a_full_target),
+    ConformancePart::of_all("reserved budget", only_what_makes_room_takes_the_reserve),
+    ConformancePart::of_all("charges", what_records_are_decides_what_changes_take_at_most),
+];
 
 /// Lengths at which backends change the way they keep a value, and their neighbours.
 const LENS: [u32; 17] = [
@@ -83,7 +102,7 @@ fn same(keeps_values: bool, found: &[u8], expected: &[u8], what: &str) {
 }
 
 fn values_of_every_length_read_back(backend: &mut dyn Backend) {
-    let keeps = backend.keeps_values();
+    let keeps = backend.offers().values;
     let mut store = open(backend);
     for (old, new) in LENS.iter().flat_map(|old| LENS.iter().map(move |new| (*old, *new))) {
         for len in [old, new] {
@@ -129,7 +148,7 @@ fn versions_and_lengths_are_told(backend: &mut dyn Backend) {
 }
 
 fn writes_land_where_they_should(backend: &mut dyn Backend) {
-    let keeps = backend.keeps_values();
+    let keeps = backend.offers().values;
     let mut store = open(backend);
     for start in LENS {
         let mut expected = pattern(start, 1);
@@ -163,7 +182,7 @@ fn writes_land_where_they_should(backend: &mut dyn Backend) {
 }
 
 fn cut_bytes_do_not_come_back(backend: &mut dyn Backend) {
-    let keeps = backend.keeps_values();
+    let keeps = backend.offers().values;
     let mut store = open(backend);
     for (start, cut) in LENS.iter().flat_map(|start| LENS.iter().map(move |cut| (*start, *cut))) {
         let mut expected = pattern(start, 3);
@@ -177,7 +196,7 @@ fn cut_bytes_do_not_come_back(backend: &mut dyn Backend) {
 }
 
 fn what_was_read_stands_still(backend: &mut dyn Backend) {
-    let keeps = backend.keeps_values();
+    let keeps = backend.offers().values;
     let mut store = open(backend);
     for len in LENS {
         let value = pattern(len, 5);
@@ -196,7 +215,7 @@ fn what_was_read_stands_still(backend: &mut dyn Backend) {
 }
 
 fn a_renamed_record_keeps_its_value_and_takes_no_space(backend: &mut dyn Backend) {
-    let keeps = backend.keeps_values();
+    let keeps = backend.offers().values;
     let mut store = open(backend);
     for len in LENS {
         let value = pattern(len, len);
@@ -218,6 +237,32 @@ fn a_renamed_record_keeps_its_value_and_takes_no_space(backend: &mut dyn Backend
     assert_eq!(backend.usage().used, 0, "space is left over");
 }
 
+/// Clients copy them from there.
+fn large_values_lie_in_the_arena(backend: &mut dyn Backend) {
+    let arena = backend.arena().expect("an arena that clients map");
+    let mut store = open(backend);
+    for len in LENS.into_iter().filter(|len| *len >= 4096) {
+        let value = pattern(len, 8);
+        store.put(b"k", WriteSource::Bytes(&value), Version(1)).expect("put");
+        let mut bytes = Vec::new();
+        let mut see = |piece: ValuePiece| {
+            let ValuePiece::Extent { extent, offset, len: piece_len } = &piece else {
+                // The end of a value may be short.
+                assert!(piece.len() < 4096, "{len} B: a piece that is not in the arena");
+                return piece.append_to(&mut bytes);
+            };
+            // As a client finds them, which has the same file.
+            let (start, mut found) = (bytes.len(), *piece_len as usize);
+            bytes.resize(start + found, 0);
+            let at = extent.offset() + u64::from(*offset);
+            found -= rustix::io::pread(arena.fd(), &mut bytes[start..], at).expect("pread");
+            assert_eq!(found, 0, "{len} B: beyond the arena");
+        };
+        store.read_in_place(b"k", 0, u32::MAX, &mut see).expect("read").expect("record");
+        assert!(bytes == value, "{len} B: other bytes than written");
+    }
+}
+
 fn listed(store: &dyn RecordStore, prefix: &[u8], after: &[u8], reverse: bool) -> Vec<Vec<u8>> {
     let mut keys = Vec::new();
     let mut visit = |record: &crate::ScannedRecord<'_>| {
@@ -229,7 +274,7 @@ fn listed(store: &dyn RecordStore, prefix: &[u8], after: &[u8], reverse: bool) -
 }
 
 fn scans_are_ordered_and_bounded(backend: &mut dyn Backend) {
-    let keeps = backend.keeps_values();
+    let keeps = backend.offers().values;
     let mut store = open(backend);
     let long = [b'm'; 4000];
     let mut keys: Vec<&[u8]> = vec![
@@ -310,7 +355,7 @@ fn long_key(index: u32) -> Vec<u8> {
 }
 
 fn a_full_target_refuses_and_recovers(backend: &mut dyn Backend) {
-    let keeps = backend.keeps_values();
+    let keeps = backend.offers().values;
     let empty = backend.usage().used;
     for len in [100, 3000, 50_000, 1 << 20] {
         let mut store = open(backend);

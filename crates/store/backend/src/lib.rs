@@ -2,12 +2,14 @@
 //!
 //! [`RecordStore`] is the records of one partition, [`Backend`] one target as one shard sees it.
 //! [`memory`] stores them in an [`Arena`] that clients on the same host can map; [`null`] stores
-//! lengths only and isolates the framework's own cost.
+//! lengths only and isolates the framework's own cost. [`ordered`] makes record stores that remember
+//! of any ordered map on disk.
 //! Every backend passes [`conformance`].
 
 pub mod conformance;
 pub mod memory;
 pub mod null;
+pub mod ordered;
 
 mod bytes;
 mod commit;
@@ -25,7 +27,7 @@ pub use record::{
     PlannedChange, PlannedRead, ReadAhead, RecordChange, RecordMeta, ScannedRecord, ScrubbedRecord,
 };
 pub use store::{PublishRecords, ReadRecords, RecordStore, ScrubRecords, WriteRecords};
-pub use target::{Backend, TargetUsage};
+pub use target::{Backend, BackendOffers, RestartSource, TargetUsage};
 pub use value_piece::{ValuePiece, ValueView, WriteSource};
 
 pub use samite_arena::lookup::HEAD_LEN;

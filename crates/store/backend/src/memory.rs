@@ -34,13 +34,17 @@ use crate::quota::{QuotaLimit, TargetQuota};
 use crate::range::{scan_range, successor};
 use crate::record::{PlannedChange, RecordChange, RecordMeta, ScannedRecord, ScrubbedRecord};
 use crate::store::{PublishRecords, ReadRecords, RecordStore, ScrubRecords, WriteRecords};
-use crate::target::{Backend, TargetUsage};
+use crate::target::{Backend, BackendOffers, RestartSource, TargetUsage};
 use crate::value_piece::{ValuePiece, ValueView, WriteSource};
 use pool::PooledRecord;
 use samite_arena::node::{Arena, ArenaExtent, BlockQuota, SLOT_LEN_MAX, SlabPool};
 use space::{PartitionSpace, RECORD_CHARGE};
 use table::{RecordTable, TableSlot};
 use value::{PART_LEN, PartChange, RecordValue};
+
+/// What it offers.
+pub const OFFERS: BackendOffers =
+    BackendOffers { values: true, restart: RestartSource::Log, mapping: true, damage: true };
 
 /// A target in memory. A clone is another shard's handle to it.
 #[derive(Debug)]
@@ -90,6 +94,14 @@ impl Backend for MemoryBackend {
 
     fn arena(&self) -> Option<Arc<Arena>> {
         Some(Arc::clone(&self.arena))
+    }
+
+    fn handle(&self) -> Box<dyn Backend> {
+        Box::new(self.clone())
+    }
+
+    fn offers(&self) -> BackendOffers {
+        OFFERS
     }
 }
 

@@ -14,11 +14,15 @@ use crate::quota::{QuotaAccount, QuotaLimit, TargetQuota};
 use crate::range::{scan_range, successor};
 use crate::record::{PlannedChange, RecordChange, RecordMeta, ScannedRecord, ScrubbedRecord};
 use crate::store::{PublishRecords, ReadRecords, RecordStore, ScrubRecords, WriteRecords};
-use crate::target::{Backend, TargetUsage};
+use crate::target::{Backend, BackendOffers, RestartSource, TargetUsage};
 use crate::value_piece::{ValuePiece, WriteSource};
 
 /// Charge of a record beside its key, in bytes.
 const RECORD_CHARGE: u64 = 96;
+
+/// What it offers.
+pub const OFFERS: BackendOffers =
+    BackendOffers { values: false, restart: RestartSource::Nothing, mapping: false, damage: false };
 
 /// A target that stores no values. A clone is another shard's handle to it.
 #[derive(Clone, Debug)]
@@ -48,8 +52,12 @@ impl Backend for NullBackend {
         None
     }
 
-    fn keeps_values(&self) -> bool {
-        false
+    fn handle(&self) -> Box<dyn Backend> {
+        Box::new(self.clone())
+    }
+
+    fn offers(&self) -> BackendOffers {
+        OFFERS
     }
 }
 

@@ -19,6 +19,31 @@ pub struct TargetUsage {
     pub populated: u64,
 }
 
+/// What a backend offers, or does not. The rest of what the traits say every backend does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackendOffers {
+    /// A value reads back as it was written; otherwise it reads back as zeros.
+    pub values: bool,
+    /// Records of a dataset that are there again after a restart of all nodes.
+    pub restart: RestartSource,
+    /// Clients on the host can map an arena, in which large values lie.
+    pub mapping: bool,
+    /// Stored bytes that have changed by themselves are found: they are never read as what was
+    /// written, and a scrub tells of them.
+    pub damage: bool,
+}
+
+/// Where the records of a dataset come from when its nodes have been started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestartSource {
+    /// From nowhere: they are gone.
+    Nothing,
+    /// From the logs of the nodes, if the dataset is to be logged.
+    Log,
+    /// From the target, which remembers them ([`CommitRecords`](crate::CommitRecords)).
+    Target,
+}
+
 /// One target, as one shard sees it: each shard has its own handle.
 pub trait Backend: Send {
     /// Opens the records of one partition: those that were committed, if the target remembers; else
@@ -31,10 +56,11 @@ pub trait Backend: Send {
     /// The arena that clients on this host can map, if there is one.
     fn arena(&self) -> Option<Arc<Arena>>;
 
-    /// Whether a value reads back as it was written; a backend that answers `false` gives zeros instead.
-    fn keeps_values(&self) -> bool {
-        true
-    }
+    /// Another shard's handle to the same target.
+    fn handle(&self) -> Box<dyn Backend>;
+
+    /// What it offers; the same for all targets of this kind.
+    fn offers(&self) -> BackendOffers;
 
     /// The target of its stores, if they remember.
     fn commit_target(&self) -> Option<Arc<dyn CommitTarget>> {

@@ -186,7 +186,7 @@ impl Pair<'_> {
 
     /// Everything reads as the reference says, and what is held reads as it did.
     fn check(&self) {
-        let keeps = self.backend.keeps_values();
+        let keeps = self.backend.offers().values;
         assert_eq!(self.store.record_count(), self.reference.len() as u64);
         for (key, value) in &self.reference {
             let (_, bytes) = self.read(*key).expect("a record of the reference");

@@ -35,8 +35,8 @@ use crate::role::MemberRole;
 use crate::room::ReservedRoom;
 use crate::rules::MirrorRules;
 use crate::times::MirrorTimes;
-pub use commit::MemberCommit;
 use commit::CommitProgress;
+pub use commit::MemberCommit;
 
 /// One partition of one dataset on one target, with its part in the mirror group. See the
 /// [crate](crate).

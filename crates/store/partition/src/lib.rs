@@ -39,6 +39,7 @@ mod open_references;
 mod outcome;
 mod plan;
 mod publish;
+mod reads;
 mod refusals;
 mod run;
 mod scrub;

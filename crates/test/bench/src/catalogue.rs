@@ -4,7 +4,7 @@ use std::process::Command;
 
 use samite_client::TransportKind;
 use samite_types::Result;
-use samite_wire::control::BackendKind;
+use samite_wire::control::{MEMORY_BACKEND, NULL_BACKEND};
 
 use crate::child::files::FileWork;
 use crate::child::socket::SocketFamily;
@@ -150,7 +150,7 @@ fn key_values() -> Vec<CatalogueEntry> {
     let mut all = Vec::new();
     for (verb, transport) in VERBS.into_iter().flat_map(|verb| TRANSPORTS.map(|t| (verb, t))) {
         let setting =
-            KeySetting { verb, transport, backend: BackendKind::Memory, host: RecordHost::One };
+            KeySetting { verb, transport, backend: MEMORY_BACKEND, host: RecordHost::One };
         let of = |transport: TransportKind| format!("/kv/{}/100B/{transport}", verb.name());
         let redis = format!("/peer/redis/{}/100B/{transport}", verb.name());
         let name = of(transport);
@@ -185,7 +185,7 @@ fn key_values() -> Vec<CatalogueEntry> {
             .beside(&name, None),
         );
         if verb == KeyVerb::Put {
-            let null = KeySetting { backend: BackendKind::Null, ..setting };
+            let null = KeySetting { backend: NULL_BACKEND, ..setting };
             let entry = CatalogueEntry::new(format!("{name}/null"), JudgedBy::Time, move |place| {
                 kv::one(null, place)
             });
@@ -225,7 +225,7 @@ fn sealed() -> Vec<CatalogueEntry> {
     let (transport, host) = (TransportKind::Tls, RecordHost::OneTls);
     let mut all = Vec::new();
     for verb in VERBS {
-        let setting = KeySetting { verb, transport, backend: BackendKind::Memory, host };
+        let setting = KeySetting { verb, transport, backend: MEMORY_BACKEND, host };
         let name = |transport| format!("/kv/{}/100B/{transport}", verb.name());
         let one = CatalogueEntry::new(name(transport), JudgedBy::Time, move |place| {
             kv::one(setting, place)
@@ -247,7 +247,7 @@ fn mirrored() -> Vec<CatalogueEntry> {
     let mut all = Vec::new();
     for (verb, transport) in VERBS.into_iter().flat_map(|verb| TRANSPORTS.map(|t| (verb, t))) {
         let name = format!("/mirror/{}/100B/{transport}", verb.name());
-        let of = move |host| KeySetting { verb, transport, backend: BackendKind::Memory, host };
+        let of = move |host| KeySetting { verb, transport, backend: MEMORY_BACKEND, host };
         let alone = format!("{name}/alone");
         all.push(CatalogueEntry::new(&alone, JudgedBy::Time, move |place| {
             kv::one(of(RecordHost::OneOfTwo), place)
@@ -305,7 +305,7 @@ fn mirrored() -> Vec<CatalogueEntry> {
 /// Records that are on flash when they are acknowledged.
 fn durable() -> Vec<CatalogueEntry> {
     let (verb, transport, host) = (KeyVerb::Put, TransportKind::Unix, RecordHost::Durable);
-    let setting = KeySetting { verb, transport, backend: BackendKind::Memory, host };
+    let setting = KeySetting { verb, transport, backend: MEMORY_BACKEND, host };
     let put = CatalogueEntry::new("/durable/put/100B/unix", JudgedBy::Time, move |place| {
         kv::one(setting, place)
     });

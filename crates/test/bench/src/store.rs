@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use samite_client::runtime::{DEFAULT_CLUSTER, ENV_RUNTIME_DIR, RuntimeDir};
 use samite_client::{Client, ClientOptions, ClusterConfig, Dataset, TransportKind};
 use samite_types::{Error, ErrorKind, NodeId, Redundancy, Result};
-use samite_wire::control::{BackendKind, DatasetSpec, DurabilityKind};
+use samite_wire::control::{BackendSpec, DatasetSpec, DurabilityKind, NULL_BACKEND};
 
 use crate::child::failed;
 use crate::child::own_executable;
@@ -115,13 +115,13 @@ impl BenchCluster {
         &self,
         name: &str,
         transport: TransportKind,
-        backend: BackendKind,
+        backend: &str,
         host: RecordHost,
     ) -> Result<Dataset> {
-        let null = if backend == BackendKind::Null { "-null" } else { "" };
+        let null = if backend == NULL_BACKEND { "-null" } else { "" };
         let both = if host == RecordHost::Both { "-both" } else { "" };
         self.connect(transport)?.create_dataset(&DatasetSpec {
-            backend,
+            backend: BackendSpec::named(backend),
             redundancy: host.redundancy(),
             durability: host.durability(),
             ..DatasetSpec::new(format!("{name}{null}{both}"))

@@ -6,9 +6,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use samite_backend::{
-    Arena, Backend, PlannedChange, PublishRecords, QuotaAccount, QuotaLimit, ReadRecords,
-    RecordChange, RecordMeta, RecordStore, ScannedRecord, ScrubRecords, ScrubbedRecord,
-    TargetQuota, TargetUsage, ValuePiece, WriteRecords, WriteSource,
+    Arena, Backend, BackendOffers, PlannedChange, PublishRecords, QuotaAccount, QuotaLimit,
+    ReadRecords, RecordChange, RecordMeta, RecordStore, RestartSource, ScannedRecord, ScrubRecords,
+    ScrubbedRecord, TargetQuota, TargetUsage, ValuePiece, WriteRecords, WriteSource,
 };
 use samite_types::{DatasetId, Result, Version};
 
@@ -44,6 +44,15 @@ impl Backend for HeapBackend {
 
     fn arena(&self) -> Option<Arc<Arena>> {
         None
+    }
+
+    fn handle(&self) -> Box<dyn Backend> {
+        Box::new(self.clone())
+    }
+
+    fn offers(&self) -> BackendOffers {
+        let restart = RestartSource::Log;
+        BackendOffers { values: true, restart, mapping: false, damage: false }
     }
 }
 

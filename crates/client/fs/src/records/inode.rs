@@ -164,9 +164,10 @@ impl Inode {
     }
 
     /// The root directory, as this process makes it.
-    pub fn root(now: Timestamp) -> Self {
+    pub fn root(semantics: FileSemantics, now: Timestamp) -> Self {
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-        Self::new(FileKind::Directory, ROOT_INO, 0o755, uid.as_raw(), gid.as_raw(), now)
+        let root = Self::new(FileKind::Directory, ROOT_INO, 0o755, uid.as_raw(), gid.as_raw(), now);
+        Self { semantics, ..root }
     }
 
     pub fn encode(&self) -> [u8; INODE_LEN] {

@@ -144,7 +144,7 @@ impl RecordStoreView {
             && location.key == key::own(key::ROOT_INO)
         {
             // The rest is found below it. It cannot be changed.
-            let value = Inode::root(Timestamp(0)).encode();
+            let value = Inode::root(self.dataset.spec().semantics.into(), Timestamp(0)).encode();
             return self.node(location.clone(), Version(0), value.len() as u32, &value).map(Some);
         }
         match outcome? {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use samite_types::{Epoch, ErrorKind, NodeId, Redundancy, TargetId};
-use samite_wire::control::{DatasetSpec, DistributionKind, NodeInfo, TargetInfo};
+use samite_wire::control::{
+    BackendSpec, DatasetSpec, DistributionKind, NodeInfo, SemanticsKind, TargetInfo,
+};
 
 use super::{Coordinator, primaries};
 
@@ -112,7 +114,22 @@ fn unlawful_datasets_are_refused() {
         ),
         ..spec("w")
     };
+    let on = |name: &str, path: Option<&str>| {
+        let backend = BackendSpec { name: name.into(), path: path.map(str::to_owned) };
+        DatasetSpec { backend, ..spec("d") }
+    };
     let bad = [
+        on("", None),
+        on(".lmdb", None),
+        on("a/b", None),
+        on(&"n".repeat(33), None),
+        on("lmdb", Some("")),
+        on("lmdb", Some("data")),
+        on("lmdb", Some("/data/../etc")),
+        on("lmdb", Some("/..")),
+        on("lmdb", Some("/a\0b")),
+        on("lmdb", Some(&format!("/{}", "d".repeat(1024)))),
+        DatasetSpec { semantics: SemanticsKind::Checkpoint, ..spec("d") },
         spec(""),
         spec(".hidden"),
         spec("a/b"),
@@ -132,7 +149,12 @@ fn unlawful_datasets_are_refused() {
     }
     assert_eq!(coordinator.map().unwrap().epoch(), Epoch(1));
     coordinator.create_dataset(weighted(&[(0, 3), (1, 1)])).unwrap();
-    assert_eq!(coordinator.map().unwrap().datasets().len(), 1);
+    let longest = on(&"n".repeat(32), Some(&format!("/{}", "d".repeat(1023))));
+    coordinator.create_dataset(longest).unwrap();
+    assert_eq!(coordinator.map().unwrap().datasets().len(), 2);
+    // Another place is another policy.
+    let error = coordinator.create_dataset(on("n", Some("/else"))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Exists);
 }
 
 #[derive(Clone, Debug)]

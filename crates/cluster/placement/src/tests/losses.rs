@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use samite_types::{DatasetId, Epoch, PartitionId, Redundancy, Term};
 use samite_wire::control::{
-    BackendKind, ClusterMapData, DatasetSpec, DistributionKind, DurabilityKind, LostRecords,
-    PartitionRange, SemanticsKind, encode,
+    BackendSpec, ClusterMapData, DatasetSpec, DistributionKind, DurabilityKind, LostRecords,
+    NULL_BACKEND, PartitionRange, SemanticsKind, encode,
 };
 
 use super::{dataset, map_data};
@@ -77,7 +77,7 @@ fn what_was_never_promised_is_no_loss() {
     };
     spec(0, &|spec| spec.semantics = SemanticsKind::Temporary, &mut data);
     spec(1, &|spec| spec.durability = DurabilityKind::Logged, &mut data);
-    spec(2, &|spec| spec.backend = BackendKind::Null, &mut data);
+    spec(2, &|spec| spec.backend = BackendSpec::named(NULL_BACKEND), &mut data);
     let lost = restarted(&ClusterMap::new(data).unwrap(), 0);
     let named: Vec<String> = lost.losses_known().into_iter().map(|loss| loss.dataset).collect();
     assert_eq!(named, ["d4"]);

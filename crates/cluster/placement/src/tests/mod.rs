@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, TargetId, Term};
 use samite_wire::control::{
     ClusterMapData, DatasetData, DatasetSpec, DistributionKind, GroupMember, MemberConsistency,
-    MirrorGroup, NodeInfo, NodeReachability, NodeState, PartitionTable, TargetInfo,
+    MirrorGroup, NodeInfo, NodeReachability, NodeState, PartitionTable, SemanticsKind, TargetInfo,
 };
 
 use crate::{ClusterMap, assign, partitions_for, shard_of, stripe_pattern};
@@ -189,6 +189,9 @@ fn every_kind_of_damage_to_a_map_is_noticed() {
         Box::new(|data| data.datasets[0].spec.name = "a b".into()),
         Box::new(|data| data.datasets[0].wheel = vec![PartitionId(0)]),
         Box::new(|data| data.datasets[0].spec.chunk_len = 0),
+        Box::new(|data| data.datasets[0].spec.backend.name.clear()),
+        Box::new(|data| data.datasets[0].spec.backend.path = Some("../up".into())),
+        Box::new(|data| data.datasets[0].spec.semantics = SemanticsKind::Checkpoint),
         Box::new(move |data| data.datasets.push(two.clone())),
         Box::new(|data| data.datasets.push(dataset(1, DistributionKind::Single, Vec::new()))),
         Box::new(|data| {

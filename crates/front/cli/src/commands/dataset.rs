@@ -4,7 +4,8 @@ use samite_client::{Client, Dataset};
 use samite_types::{ErrorKind, Redundancy, TargetId, human_bytes};
 use samite_wire::access::DatasetAccess;
 use samite_wire::control::{
-    BackendKind, DatasetSpec, DistributionKind, DurabilityKind, ReadsKind, SemanticsKind,
+    BackendSpec, DatasetSpec, DistributionKind, DurabilityKind, MEMORY_BACKEND, ReadsKind,
+    SemanticsKind,
 };
 
 use crate::cluster::ClusterTarget;
@@ -34,16 +35,18 @@ Examples:
     Create {
         /// Name: letters, digits, `-`, `_`, `.`
         dataset: String,
-        /// What holds the records: `memory`, or `null`, which forgets them
-        #[arg(long, value_name = "BACKEND", default_value = "memory", value_parser = parse_backend)]
-        backend: BackendKind,
+        #[arg(long, value_name = "NAME", default_value = MEMORY_BACKEND, help = backend_help())]
+        backend: String,
+        /// Directory on the nodes' hosts for what the backend keeps, if it is to be elsewhere than the nodes' own data [default: below `up --durable`]
+        #[arg(long, value_name = "DIR")]
+        path: Option<String>,
         /// How the chunks of an object spread: `round-robin`, `single`, or `weighted=TARGET:WEIGHT,…`
         #[arg(long, value_name = "HOW", default_value = "round-robin", value_parser = parse_distribution)]
         distribution: DistributionKind,
-        /// What is promised: posix, session or temporary
+        /// What directories promise, unless told otherwise: posix, session or temporary; losses of a temporary dataset are not told
         #[arg(long, value_name = "PROMISE", default_value = "posix", value_parser = parse_semantics)]
         semantics: SemanticsKind,
-        /// Bytes of a chunk: a power of two from 64K to 1M
+        /// Bytes of a chunk of files and objects: a power of two from 64K to 1M
         #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_chunk)]
         chunk: u32,
         /// Who may read and change it besides root: as a file's mode, the owner's bits and others'
@@ -94,12 +97,11 @@ Examples:
     },
 }
 
-fn parse_backend(text: &str) -> Result<BackendKind, String> {
-    match text {
-        "memory" => Ok(BackendKind::Memory),
-        "null" => Ok(BackendKind::Null),
-        _ => Err("expected memory or null".to_owned()),
-    }
+/// The backends of this build; which ones there are, the nodes decide.
+fn backend_help() -> String {
+    let lines = samite_registry::ENTRIES.iter();
+    let lines = lines.map(|entry| format!("`{}` ({})", entry.name, entry.summary));
+    format!("What holds the records: {}", lines.collect::<Vec<_>>().join(", "))
 }
 
 fn parse_durability(text: &str) -> Result<DurabilityKind, String> {
@@ -170,6 +172,7 @@ pub fn run(args: &DatasetArgs, target: &ClusterTarget) -> Result<(), CommandFail
         DatasetCommand::Create {
             dataset,
             backend,
+            path,
             distribution,
             semantics,
             chunk,
@@ -180,7 +183,7 @@ pub fn run(args: &DatasetArgs, target: &ClusterTarget) -> Result<(), CommandFail
         } => {
             let own = client.spec(dataset);
             let spec = DatasetSpec {
-                backend: *backend,
+                backend: BackendSpec { name: backend.clone(), path: path.clone() },
                 distribution: distribution.clone(),
                 semantics: *semantics,
                 chunk_len: *chunk,
@@ -225,7 +228,7 @@ fn list(client: &Client, json: bool) -> Result<(), CommandFailure> {
     }
     for dataset in map.datasets() {
         let spec = &dataset.spec;
-        let backend = format!("{:?}", spec.backend).to_lowercase();
+        let backend = spec.backend.to_string();
         let semantics = format!("{:?}", spec.semantics).to_lowercase();
         let durability = format!("{:?}", spec.durability).to_lowercase();
         let reads = format!("{:?}", spec.reads).to_lowercase();
@@ -236,7 +239,8 @@ fn list(client: &Client, json: bool) -> Result<(), CommandFailure> {
         };
         if json {
             out.json(&serde_json::json!({
-                "name": spec.name, "id": dataset.id, "backend": backend, "distribution": distribution,
+                "name": spec.name, "id": dataset.id, "backend": spec.backend.name,
+                "path": spec.backend.path, "distribution": distribution,
                 "semantics": semantics, "chunk_len": spec.chunk_len, "mirror": spec.redundancy,
                 "durability": durability, "reads": reads, "owner": spec.access.owner,
                 "mode": format!("{:03o}", spec.access.mode),

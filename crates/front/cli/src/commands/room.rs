@@ -58,8 +58,9 @@ pub fn check_dataset(client: &Client, dataset: &Dataset, need: u64) -> Result<()
     for info in map.nodes() {
         // A node that cannot be asked says nothing of the free space.
         let Ok(status) = client.node_status(info.node) else { return Ok(()) };
-        capacity = capacity.saturating_add(status.capacity_bytes);
-        used = used.saturating_add(status.used_bytes);
+        let (node_capacity, node_used) = status.usage(&dataset.spec().backend);
+        capacity = capacity.saturating_add(node_capacity);
+        used = used.saturating_add(node_used);
     }
     let copies = u64::from(dataset.spec().redundancy.get().max(1));
     let (capacity, used) = (capacity / copies, used / copies);

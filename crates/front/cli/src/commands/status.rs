@@ -376,5 +376,16 @@ fn table(
             Err(_) => out.line(format!("{node:<5} {pid:>8} {:<8}", "silent"))?,
         }
     }
+    for (entry, answer) in answers {
+        for target in answer.iter().flat_map(|status| &status.targets) {
+            out.line(format!(
+                "node {}: target {} holds {} of {}",
+                entry.node,
+                target.backend,
+                human_bytes(target.used_bytes),
+                human_bytes(target.capacity_bytes),
+            ))?;
+        }
+    }
     Ok(())
 }

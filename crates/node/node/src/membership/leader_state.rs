@@ -91,6 +91,7 @@ impl LeaderState {
                 }
             }
             ControlRequest::CreateDataset(spec) => {
+                samite_registry::check(&spec)?;
                 self.coordinator.create_dataset(spec)?;
             }
             ControlRequest::DropDataset { name } => {

@@ -10,6 +10,7 @@ use super::ShardService;
 use crate::budget::ReplyBudget;
 use crate::deferred_replies::DeferredReply;
 use crate::delegation_waiters::WaitingWork;
+use crate::durable::ShardLog;
 use crate::partitions::DatasetIndex;
 use crate::request_account::{RequestAccount, RequestAccounts};
 
@@ -66,6 +67,8 @@ impl ShardService {
             (WaitQueue::Delegation, self.waiters.count()),
             (WaitQueue::Commit, self.deferred.count()),
             (WaitQueue::Shards, self.joins.count()),
+            (WaitQueue::Reads, self.cold_reads.count()),
+            (WaitQueue::Log, self.durable.as_ref().map_or(0, ShardLog::waiting)),
         ];
         let waits = lens.iter().any(|(_, len)| *len > 0);
         if !waits && !self.tells_waiting {

@@ -74,6 +74,7 @@ impl ShardService {
                 payload: Arc::clone(&payload),
                 grants,
                 cost,
+                is_read: false,
             };
             self.shared.inboxes[usize::from(shard.get())].send(InboxMessage::Task(task));
         }
@@ -220,6 +221,8 @@ impl ShardService {
                 }
                 Some(InboxMessage::Reported(report, by)) => self.reported(&report, by),
                 Some(InboxMessage::Frame(passed)) => Self::send_passed_frame(&passed, out),
+                Some(InboxMessage::Committed(id, position)) => self.committed(id, position),
+                Some(InboxMessage::ReadAhead(number)) => self.read_was_done(number, out),
             }
         }
         // There may be more: come back after the other connections were served.
@@ -240,6 +243,11 @@ impl ShardService {
         };
         let map = self.map.as_ref();
         let slot = map.and_then(|map| self.partitions.dataset(map, request.header.dataset));
+        if let Some(slot) = slot.filter(|_| !task.is_read)
+            && let Some(cold) = self.cold_reads_of(slot, &request, len)
+        {
+            return self.await_reads(WaitingWork::Task(task), cold);
+        }
         let mut at = ApplyTime::default();
         self.lock_records(task.client, &request, &budget);
         let now = self.time_for(&budget);

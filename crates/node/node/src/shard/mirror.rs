@@ -174,7 +174,7 @@ impl ShardService {
     fn carry_out(&mut self, id: PlaceId, out: &mut ReplySink, holders: &mut Vec<ClientId>) {
         while let Some(replica) = self.partitions.replica(id) {
             let is_primary = replica.member.is_primary();
-            let Some(effect) = replica.member.next_effect() else { return };
+            let Some(effect) = replica.member.next_effect() else { return self.commit_next(id) };
             match effect {
                 MirrorEffect::Send(packet) => {
                     if let Some(to) = self.where_to(packet.to(), is_primary) {

@@ -88,6 +88,14 @@ impl ShardService {
                 return None;
             }
         };
+        if came.is_none()
+            && let Some(cold) = self.cold_reads_of(slot, &request, len)
+        {
+            let (body, payload, since) = (body.to_vec(), payload.to_vec(), SystemClock.monotonic());
+            let work = WaitingWork::Request { conn, peer: *peer, id, body, payload, since };
+            self.await_reads(work, cold);
+            return None;
+        }
         self.lock_records(peer.client, &request, &budget);
         let now = self.time_for(&budget);
         match self.may_run(slot, peer.client, &request, (now, at), Some(len)) {

@@ -21,6 +21,7 @@ impl ShardService {
         self.settle(out);
         let dropped = self.partitions.retain(map);
         self.refresh_durable(map, &dropped.moved);
+        self.refresh_targets(map, dropped.cleared);
         for held in dropped.lost {
             self.withdraw(held, out);
         }

@@ -15,7 +15,7 @@ use samite_types::{
     Result, Seq, SystemEntropy,
 };
 use samite_wire::control::{
-    self, BackendKind, ControlReply, ControlRequest, DatasetSpec, ReadsKind,
+    self, BackendSpec, ControlReply, ControlRequest, DatasetSpec, MEMORY_BACKEND, ReadsKind,
 };
 use samite_wire::frame::FrameKind;
 use samite_wire::limits::BLOCK_LEN;
@@ -38,8 +38,8 @@ pub fn deadline() -> Deadline {
     Deadline::after(Duration::from_secs(10))
 }
 
-pub fn spec(name: &str, backend: BackendKind) -> DatasetSpec {
-    DatasetSpec { backend, ..DatasetSpec::new(name) }
+pub fn spec(name: &str, backend: &str) -> DatasetSpec {
+    DatasetSpec { backend: BackendSpec::named(backend), ..DatasetSpec::new(name) }
 }
 
 /// One connection, and the map it was given.
@@ -143,7 +143,7 @@ impl Raw {
     }
 
     /// Makes a dataset and takes up the map that has it.
-    pub fn create(&mut self, name: &str, backend: BackendKind) -> DatasetId {
+    pub fn create(&mut self, name: &str, backend: &str) -> DatasetId {
         match self.control(&ControlRequest::CreateDataset(spec(name, backend))) {
             ControlReply::Map(Some(data)) => self.map = ClusterMap::new(data).unwrap(),
             other => panic!("{other:?}"),
@@ -159,7 +159,7 @@ impl Raw {
     /// The same, with the members that answer reads.
     pub fn create_read_by(&mut self, name: &str, copies: u8, reads: ReadsKind) -> DatasetId {
         let redundancy = Redundancy(copies);
-        let spec = DatasetSpec { redundancy, reads, ..spec(name, BackendKind::Memory) };
+        let spec = DatasetSpec { redundancy, reads, ..spec(name, MEMORY_BACKEND) };
         match self.control(&ControlRequest::CreateDataset(spec)) {
             ControlReply::Map(Some(data)) => self.map = ClusterMap::new(data).unwrap(),
             other => panic!("{other:?}"),

@@ -43,9 +43,7 @@ impl MirroredPartition {
         // A member that is not fit may have changes that belong to no entry.
         let takes_changes = is_replacing || self.is_fit;
         let records = self.partition.commits()?;
-        if records.is_committing()
-            || !(is_due || takes_changes && records.pending_len() > 0)
-        {
+        if records.is_committing() || !(is_due || takes_changes && records.pending_len() > 0) {
             return None;
         }
         let mut state = Vec::new();

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use samite_client::{ClientOperation, Dataset, TransportKind};
 use samite_kv::KvView;
 use samite_types::{Error, ErrorKind, Result};
-use samite_wire::control::BackendKind;
 use samite_wire::op::Operation;
 
 use crate::measure::{Workload, steps};
@@ -71,7 +70,7 @@ impl KeySet {
 pub struct KeySetting {
     pub verb: KeyVerb,
     pub transport: TransportKind,
-    pub backend: BackendKind,
+    pub backend: &'static str,
     pub host: RecordHost,
 }
 

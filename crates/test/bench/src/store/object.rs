@@ -3,7 +3,7 @@
 use samite_client::TransportKind;
 use samite_object::ObjectView;
 use samite_types::{Error, ErrorKind, Result};
-use samite_wire::control::BackendKind;
+use samite_wire::control::MEMORY_BACKEND;
 
 use crate::floor::{COLD_LEN, ColdBuffer, PIECE_LEN};
 use crate::measure::{Workload, steps};
@@ -34,7 +34,7 @@ pub fn pieces(
     place: &mut BenchPlace,
 ) -> Result<Box<dyn Workload>> {
     let store = place.store(host)?;
-    let dataset = store.dataset("bench-objects", transport, BackendKind::Memory, host)?;
+    let dataset = store.dataset("bench-objects", transport, MEMORY_BACKEND, host)?;
     let name = format!("bench-{}", direction.name());
     let object = ObjectView::new(dataset).open_or_create(name.as_bytes())?;
     let mut all = ColdBuffer::new(PIECE_LEN);

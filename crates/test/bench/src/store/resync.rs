@@ -8,7 +8,7 @@ use samite_client::{Client, TransportKind};
 use samite_kv::KvView;
 use samite_object::ObjectView;
 use samite_types::{Error, ErrorKind, NodeId, Result};
-use samite_wire::control::BackendKind;
+use samite_wire::control::MEMORY_BACKEND;
 
 use crate::child::failed;
 use crate::floor::{COLD_LEN, ColdBuffer, PIECE_LEN};
@@ -39,7 +39,7 @@ impl ResyncPair {
     fn start(place: &BenchPlace, name: &str) -> Result<Self> {
         let cluster = BenchCluster::start(&place.path().join(name), 2, MIRRORED)?;
         let dataset =
-            cluster.dataset("data", TransportKind::Unix, BackendKind::Memory, RecordHost::Both)?;
+            cluster.dataset("data", TransportKind::Unix, MEMORY_BACKEND, RecordHost::Both)?;
         let client = cluster.connect(TransportKind::Unix)?;
         let pair = Self { cluster, client, objects: ObjectView::new(dataset) };
         pair.write()?;
@@ -192,7 +192,7 @@ pub fn beside(
 ) -> Result<Box<dyn Workload>> {
     let pair = ResyncPair::start(place, &format!("beside-{}-{other:?}", verb.name()))?;
     let dataset =
-        pair.cluster.dataset("kv", TransportKind::Unix, BackendKind::Memory, RecordHost::Both)?;
+        pair.cluster.dataset("kv", TransportKind::Unix, MEMORY_BACKEND, RecordHost::Both)?;
     let (kv, mut keys) = (KvView::new(dataset), KeySet::new());
     for _ in 0..KEYS {
         let (key, value) = keys.next();
