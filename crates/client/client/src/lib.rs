@@ -73,12 +73,12 @@ pub use config::{
     ClientOptions, ClusterConfig, ENV_TRANSPORT, parse_transport, transport_from_env,
 };
 pub use dataset::Dataset;
+pub use early_completion::CompletedChange;
 pub use key_text::key_text;
 pub use op::ClientOperation;
 pub use outcome::{GuardedRecord, OwnedEntry, OwnedFailure, OwnedOutcome, OwnedResult};
 pub use pending::{FinishStep, PendingOperations};
 pub use revocations::RecallListener;
-pub use samite_arena::SubmittedEntry;
 pub use samite_arena::lookup::{HEAD_LEN, LookupHead};
 pub use samite_transport::client::WaitEnd;
 pub use samite_transport::{TlsAuthorities, TransportKind};

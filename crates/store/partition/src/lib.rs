@@ -212,8 +212,8 @@ impl Partition {
         }
     }
 
-    /// Applies a mutation that a client has completed early: it comes
-    /// once, and no client waits for its outcome, which is certain, also where the target is full.
+    /// Applies a mutation that counts as done already: it comes once, and no client waits for its
+    /// outcome, which is certain, also where the target is full.
     ///
     /// An obstacle to one action (a damaged record, too many open references) does not keep the
     /// others from taking effect. Delegations are counted from `now` on; zero when no client has
@@ -221,15 +221,15 @@ impl Partition {
     ///
     /// # Errors
     /// Why it had no effect all the same, or not all of it.
-    pub fn apply_submitted(
+    pub fn apply_certain(
         &mut self,
         client: ClientId,
         operation: &Operation<'_>,
         now: Duration,
     ) -> Result<(), ErrorKind> {
-        let context = RequestContext::of_submission(now);
+        let context = RequestContext::of_certain(now);
         let funds = std::mem::replace(&mut self.funds, ChangeFunds::Promised);
-        let mut done = self.try_submitted(client, operation, &context);
+        let mut done = self.try_certain(client, operation, &context);
         if done.is_err_and(|kind| kind != ErrorKind::Conflict) && operation.actions.len() > 1 {
             done = self.try_one_by_one(client, operation, &context);
         }
@@ -237,8 +237,7 @@ impl Partition {
         done
     }
 
-    /// The next submission-queue entry is about the record at `key`, which is there: it is fetched
-    /// meanwhile.
+    /// The next operation is about the record at `key`, which is there: it is fetched meanwhile.
     pub fn fetch(&self, key: &[u8]) {
         self.store.fetch(key);
     }
@@ -257,15 +256,15 @@ impl Partition {
             alone.seq = operation.seq;
             if index == 0 {
                 alone.guards.clone_from(&operation.guards);
-                self.try_submitted(client, &alone, context)?;
+                self.try_certain(client, &alone, context)?;
             } else {
-                done = done.and(self.try_submitted(client, &alone, context));
+                done = done.and(self.try_certain(client, &alone, context));
             }
         }
         done
     }
 
-    fn try_submitted(
+    fn try_certain(
         &mut self,
         client: ClientId,
         operation: &Operation<'_>,

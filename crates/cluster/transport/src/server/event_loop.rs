@@ -46,7 +46,7 @@ const EVENTS_MAX: usize = 64;
 /// Turns over the rings between two looks at the sockets, when there was something in the rings and when not.
 const BUSY_TURNS_PER_LOOK: u32 = 16;
 const IDLE_TURNS_PER_LOOK: u32 = 64;
-/// Turns over quiet rings between two looks at the submission queues: each takes a cache line away
+/// Turns over quiet rings between two looks at the arena: each takes a cache line away
 /// from the clients.
 const IDLE_TURNS_PER_POLL: u32 = 4;
 /// Turns over the rings alone between two looks at the timers: such a look costs about as much as a
