@@ -25,5 +25,6 @@ mod mapping;
 pub use client::{ArenaView, BlockGrant, GrantPool, SubmittedChange, SubmittedEntry};
 pub use mapping::{SharedMapping, file_len, memory_file};
 pub use node::{
-    Arena, ArenaExtent, BlockQuota, CoreWaiters, ExclusiveLock, LockTurn, SubmissionEntry,
+    Arena, ArenaExtent, BlockQuota, CoreWaiters, ExclusiveLock, LockTurn, QueueAccess,
+    SubmissionEntry,
 };

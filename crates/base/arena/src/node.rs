@@ -47,13 +47,36 @@ const SUBMISSIONS_CHARGE: u64 = (TABLE_SLOTS * 2 * QUEUE_SLOT_LEN) as u64;
 /// Least capacity of an arena, in bytes.
 pub const CAPACITY_MIN: u64 = 1 << 20;
 
+/// The clients that may leave operations in the submission queues of a shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QueueAccess {
+    /// None.
+    #[default]
+    Closed,
+    /// All clients of the host.
+    AnyClient,
+    /// This one alone: it has all delegations.
+    OnlyClient(ClientId),
+}
+
+impl QueueAccess {
+    /// The only client that has it, if it is one.
+    #[must_use]
+    pub const fn only(self) -> Option<ClientId> {
+        match self {
+            Self::OnlyClient(client) => Some(client),
+            Self::Closed | Self::AnyClient => None,
+        }
+    }
+}
+
 /// Of [`Arena::lock_exclusive`].
 #[derive(Debug)]
 #[must_use = "clients cannot submit about the record until it is given back"]
 pub struct ExclusiveLock(LockConflict);
 
 impl ExclusiveLock {
-    /// Whether the whole table was closed for it, which is to be [opened](Arena::open_submissions)
+    /// Whether the whole table was closed for it, which is to be [opened](Arena::set_queue_access)
     /// when the record is changed: the record lock word changed hands too often to be locked.
     #[must_use]
     pub fn has_closed(&self) -> bool {
@@ -182,17 +205,19 @@ impl Arena {
         self.lookup_table.wipe();
     }
 
-    /// Clients of this host that serve by the cluster map of `epoch`, or `only` one of them (the
-    /// sole delegation holder), may [submit](crate::submission) to a shard from now on. Until
-    /// now nobody might, or the same.
-    pub fn open_submissions(&self, shard: ShardId, epoch: Epoch, only: Option<ClientId>) {
-        self.submission_queues.open(u32::from(shard.get()), epoch, only);
-    }
-
-    /// No client may submit to a shard from now on. Entries that were submitted before wait for
-    /// [`Arena::take_submissions`].
-    pub fn close_submissions(&self, shard: ShardId) {
-        self.submission_queues.close(u32::from(shard.get()));
+    /// Sets which clients of this host may [submit](crate::submission) to a shard from now on, of
+    /// those that serve by the cluster map of `epoch`. The queues go from one kind of clients to
+    /// another by being closed, and what was submitted until then is
+    /// [carried out](Arena::take_submissions) in between.
+    pub fn set_queue_access(&self, shard: ShardId, epoch: Epoch, access: QueueAccess) {
+        let part = u32::from(shard.get());
+        match access {
+            QueueAccess::Closed => self.submission_queues.close(part),
+            QueueAccess::AnyClient => self.submission_queues.open(part, epoch, None),
+            QueueAccess::OnlyClient(client) => {
+                self.submission_queues.open(part, epoch, Some(client));
+            }
+        }
     }
 
     /// Whether anything may have been submitted to a shard.
