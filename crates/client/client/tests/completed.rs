@@ -172,10 +172,6 @@ proptest! {
                 prop_assert_eq!(read(dataset, key).map(|(_, value)| value), model.get(key).cloned());
             }
             let value = pattern(step.put.unwrap_or(0), seed as u64);
-            let mut operation = match step.put {
-                Some(_) => put(key, &value),
-                None => Operation::new(PARTITION, [Action::Delete { key }]),
-            };
             let bytes: Vec<[u8; 1]> = step.guards.iter().map(|(other, kind)| {
                 let record = model.get(KEYS[(step.key + other) % KEYS.len()]);
                 match kind {
@@ -186,6 +182,10 @@ proptest! {
                     _ => [0],
                 }
             }).collect();
+            let mut operation = match step.put {
+                Some(_) => put(key, &value),
+                None => Operation::new(PARTITION, [Action::Delete { key }]),
+            };
             let mut holds = true;
             for ((other, kind), byte) in step.guards.iter().zip(&bytes) {
                 let key = KEYS[(step.key + other) % KEYS.len()];
