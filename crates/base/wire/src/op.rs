@@ -9,6 +9,7 @@
 
 mod decode;
 mod encode;
+mod listing;
 mod reader;
 
 use samite_types::{DatasetId, Epoch, ErrorKind, PartitionId, Seq, Version};
@@ -18,6 +19,7 @@ pub use decode::GuardedRecordId;
 pub(crate) use decode::{PayloadReader, flag, key, operation};
 pub(crate) use encode::operation_flat;
 pub use encode::{ReplyEncoder, RequestEncoder};
+pub use listing::{ListEntry, ListedValue, ListingEntries, WHOLE_VALUES, extents};
 pub use reader::{BlockRefs, OutcomeHead, PieceHead, ReplyReader, ResultHead};
 
 /// Small lists that rarely leave the stack.
@@ -195,7 +197,8 @@ pub enum Action<'a> {
         limit: u32,
         /// From the last key to the first.
         reverse: bool,
-        /// Bytes of each value to return with its key; 0 for none, and never more than a few KiB.
+        /// Bytes of each value to return with its key; 0 for none, never more than a few KiB, or
+        /// [`WHOLE_VALUES`].
         value_len_max: u32,
     },
     /// Zero `len` bytes of the value from `offset`, as far as it has them, and give back the space that they took where that
@@ -494,40 +497,6 @@ pub enum ActionResult<'a> {
     Number(u64),
     /// Of [`Action::List`], [`Action::Extents`].
     Listing(ListingEntries<'a>),
-}
-
-/// Entries of a listing, decoded as they are asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListingEntries<'a> {
-    /// There is nothing after the last entry.
-    pub complete: bool,
-    /// How many entries there are.
-    pub count: u32,
-    /// Entries as encoded; iterate with [`ListingEntries::entries`].
-    pub(crate) raw: &'a [u8],
-}
-
-/// One record in a listing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListEntry<'a> {
-    /// Key.
-    pub key: &'a [u8],
-    /// Version.
-    pub version: Version,
-    /// Whole length of the value, in bytes.
-    pub total_len: u32,
-    /// The first bytes of the value, as many as were asked for.
-    pub value: &'a [u8],
-}
-
-/// The ranges of a value that are no holes, from the value of an entry that [`Action::Extents`] listed: first byte and the
-/// one after the last, in order. Bytes that are no whole range are not looked at.
-pub fn extents(value: &[u8]) -> impl Iterator<Item = (u32, u32)> {
-    let (ranges, _) = value.as_chunks::<{ 2 * size_of::<u32>() }>();
-    ranges.iter().map(|range| {
-        let (halves, _) = range.as_chunks::<{ size_of::<u32>() }>();
-        (u32::from_le_bytes(halves[0]), u32::from_le_bytes(halves[1]))
-    })
 }
 
 /// Why an operation had no effect.

@@ -3,17 +3,18 @@
 mod common;
 
 use proptest::prelude::*;
-use samite_types::{DatasetId, Epoch, PartitionId, RequestId, Seq};
+use samite_types::{DatasetId, Epoch, PartitionId, RequestId, Seq, Version};
 use samite_wire::WireError;
 use samite_wire::control::{self, ControlReply, ControlRequest};
 use samite_wire::frame::{CheckedHeader, FrameHeader, FrameKind, HEADER_LEN};
 use samite_wire::hello::{Challenge, Goodbye, Hello, Proof, Welcome};
 use samite_wire::limits::{
-    ACTIONS_MAX, BODY_LEN_MAX, KEY_LEN_MAX, OPERATIONS_MAX, PAYLOAD_LEN_MAX, RECORD_LEN_MAX,
+    ACTIONS_MAX, BLOCK_LEN, BODY_LEN_MAX, KEY_LEN_MAX, OPERATIONS_MAX, PAYLOAD_LEN_MAX,
+    RECORD_LEN_MAX,
 };
 use samite_wire::op::{
-    Action, Guard, Operation, OperationReply, OperationRequest, OutcomeHead, PieceHead,
-    ReplyReader, RequestHeader, ResultHead, ValueData,
+    Action, BlockRef, Guard, ListedValue, Operation, OperationReply, OperationRequest, OutcomeHead,
+    PieceHead, ReplyEncoder, ReplyHeader, ReplyReader, RequestHeader, ResultHead, ValueData,
 };
 use zerocopy::IntoBytes;
 
@@ -53,6 +54,11 @@ fn decode_all(body: &[u8], payload: &[u8]) {
             for result in results {
                 if let samite_wire::op::ActionResult::Listing(listing) = result {
                     assert_eq!(listing.entries().count(), listing.count as usize);
+                    for entry in listing.entries() {
+                        let ListedValue::Blocks(blocks) = entry.value else { continue };
+                        let len: u64 = blocks.iter().map(|block| u64::from(block.len)).sum();
+                        assert!(len == u64::from(entry.total_len) && len <= RECORD_LEN_MAX as u64);
+                    }
                 }
             }
         }
@@ -261,4 +267,27 @@ fn control_messages_over_the_limit_or_with_a_tail_are_refused() {
         control::decode::<ControlRequest>(&huge),
         Err(WireError::OverLimit("control message"))
     );
+}
+
+#[test]
+fn references_in_a_listing_are_to_a_whole_value_of_a_record() {
+    let decoded = |total_len: u32, lens: &[u32]| {
+        let block = |len: &u32| BlockRef { offset: 0, len: *len, generation: 2 };
+        let blocks: Vec<BlockRef> = lens.iter().map(block).collect();
+        let (mut entries, version) = (Vec::new(), Version(1));
+        ReplyEncoder::encode_referring_entry(&mut entries, b"k", version, total_len, &blocks);
+        let header =
+            ReplyHeader { refused: None, map_epoch: Epoch(1), name_space_generation: Epoch(0) };
+        let mut encoder = ReplyEncoder::new(Vec::new(), &header);
+        encoder.done(1);
+        encoder.listing(true, 1, &entries);
+        OperationReply::decode(&encoder.finish(&[]), &[]).map(|reply| reply.outcomes.len())
+    };
+    let block = BLOCK_LEN as u32;
+    assert_eq!(decoded(block + 9, &[block, 9]), Ok(1));
+    assert_eq!(decoded(RECORD_LEN_MAX as u32, &[block; 16]), Ok(1));
+    assert_eq!(decoded(10, &[9]), Err(WireError::Unknown("block references")));
+    assert_eq!(decoded(1, &[u32::MAX, 2]), Err(WireError::OverLimit("block length")));
+    assert_eq!(decoded(17 * block, &[block; 17]), Err(WireError::OverLimit("value length")));
+    assert_eq!(decoded(0, &[0; 257]), Err(WireError::OverLimit("block count")));
 }

@@ -2,14 +2,16 @@
 
 mod common;
 
-use common::{OutcomeModel, ResultModel};
+use common::{EntryValue, OutcomeModel, ResultModel};
 use proptest::prelude::*;
 use samite_types::{ClientId, Epoch, NodeId, RequestId, Term, Version};
 use samite_wire::frame::{
     CheckedHeader, FLAG_PAYLOAD_UNCHECKED, FrameHeader, FrameKind, HEADER_LEN,
 };
 use samite_wire::lock::{LockCall, LockHolder, LockMode, LockRange, LockRequest, LockSpace};
-use samite_wire::op::{ActionResult, OperationOutcome, OperationReply, OperationRequest};
+use samite_wire::op::{
+    ActionResult, ListedValue, OperationOutcome, OperationReply, OperationRequest,
+};
 use samite_wire::{control, hello};
 use zerocopy::IntoBytes;
 
@@ -34,9 +36,20 @@ fn assert_same(model: &ResultModel, result: &ActionResult<'_>) {
             assert_eq!(*complete, listing.complete);
             let got: Vec<_> = listing
                 .entries()
-                .map(|entry| (entry.key, entry.version.get(), entry.total_len, entry.value))
+                .map(|entry| {
+                    let value = match entry.value {
+                        ListedValue::Bytes(bytes) => EntryValue::Bytes(bytes.to_vec().leak()),
+                        ListedValue::Blocks(blocks) => EntryValue::Blocks(blocks.iter().collect()),
+                        ListedValue::Left => EntryValue::Left,
+                    };
+                    (entry.key.to_vec(), entry.version.get(), entry.total_len, value)
+                })
                 .collect();
-            assert_eq!(*entries, got);
+            let entries: Vec<_> = entries
+                .iter()
+                .map(|(key, v, len, value)| (key.to_vec(), *v, *len, value.clone()))
+                .collect();
+            assert_eq!(entries, got);
         }
         (model, result) => panic!("{model:?} came back as {result:?}"),
     }

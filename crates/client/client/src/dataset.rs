@@ -15,6 +15,7 @@ use samite_wire::op::Operation;
 use crate::changes::{mask_of, mask_of_key};
 use crate::exec::OperationRun;
 use crate::op::check;
+use crate::scan::{DatasetScan, ScanOptions};
 use crate::{Client, ClientOperation, FinishStep, OwnedOutcome, PendingOperations, ReadStamp};
 
 /// A dataset of a cluster. Cheap to clone.
@@ -244,6 +245,14 @@ impl Dataset {
     ) -> Result<OwnedOutcome> {
         check(&op.operation)?;
         OperationRun::new(self, std::slice::from_mut(&mut op), deadline).finish_one()
+    }
+
+    /// Begins a scan: see [`DatasetScan`].
+    ///
+    /// # Errors
+    /// `Invalid`: there is no such partition, or the token is of another dataset.
+    pub fn scan(&self, options: &ScanOptions) -> Result<DatasetScan> {
+        DatasetScan::new(self, options)
     }
 
     /// Sends operations, in one request per node, without waiting. At most [`OPERATIONS_MAX`] of

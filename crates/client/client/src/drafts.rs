@@ -155,10 +155,10 @@ impl NameDrafts {
         let Some(OwnedResult::Listing { entries, .. }) = results.pop() else {
             return Err(ErrorKind::Corrupt.into());
         };
-        for entry in entries {
+        for entry in entries.iter() {
             let id = entry.key.get(PREFIX_LEN..).and_then(|id| ChunksId::try_from(id).ok());
             let id = id.ok_or(ErrorKind::Corrupt)?;
-            if entry.value.is_empty() {
+            if entry.bytes().is_empty() {
                 self.remove(&id)?;
             } else if let Some(_held) = self.hold(&id)? {
                 self.give_up(&id)?;

@@ -197,6 +197,14 @@ impl RequestsInFlight {
         self.dataset.client().session().thread_pool.clone()
     }
 
+    /// Has everything leave that was sent, and waits for others to leave together with.
+    pub(crate) fn flush(&self) {
+        for sent in &self.under_way {
+            // Who waits for a reply of that link is told its error.
+            let _ = sent.link.flush();
+        }
+    }
+
     /// Sends the requests that were left to be sent later to other nodes than this flight's, whose
     /// links see to theirs when they are read.
     fn send_left(&self) {

@@ -60,6 +60,7 @@ mod reply;
 pub mod retry;
 mod revocations;
 pub mod runtime;
+pub mod scan;
 mod seq;
 mod session;
 pub mod stats;
@@ -76,7 +77,9 @@ pub use dataset::Dataset;
 pub use early_completion::CompletedChange;
 pub use key_text::key_text;
 pub use op::ClientOperation;
-pub use outcome::{GuardedRecord, OwnedEntry, OwnedFailure, OwnedOutcome, OwnedResult};
+pub use outcome::{
+    GuardedRecord, OwnedEntries, OwnedEntry, OwnedFailure, OwnedOutcome, OwnedResult,
+};
 pub use pending::{FinishStep, PendingOperations};
 pub use revocations::RecallListener;
 pub use samite_arena::lookup::{HEAD_LEN, LookupHead};

@@ -166,6 +166,7 @@ fn fetch(
             let Some(OwnedResult::Listing { complete, entries }) = results.pop() else {
                 return Err(ErrorKind::Corrupt.into());
             };
+            let entries = entries.to_vec();
             if entries.iter().any(|entry| entry.key.len() < source.kind_len)
                 || (entries.is_empty() && !complete)
             {

@@ -233,7 +233,6 @@ impl Client {
                 Ok(MapAnswer::NotHere(leader.map(|leader| leader.node)))
             }
             Ok(_) => Err(unexpected(&link, "a change of the cluster map")),
-            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(MapAnswer::NotHere(None)),
             Err(error) if is_lost(&link, &error) => Ok(MapAnswer::Lost),
             Err(error) => Err(error),
         }

@@ -44,6 +44,12 @@ impl MemberTarget {
         Self { members, asked: None }
     }
 
+    /// For somebody who only reads, and has changed nothing that matters to him.
+    pub(crate) fn reader(dataset: &Dataset) -> Self {
+        let members = dataset.is_mirrored() && dataset.spec().reads == ReadsKind::Any;
+        Self { members, asked: None }
+    }
+
     /// Position among the peers of the one to ask.
     pub(crate) fn index(
         &mut self,

@@ -1,7 +1,11 @@
 //! Outcomes of operations, owned.
 
+use std::fmt;
+use std::sync::Arc;
+
+use samite_arena::ArenaView;
 use samite_types::{Error, ErrorKind, Result, Version};
-use samite_wire::op::List;
+use samite_wire::op::{List, ListEntry, ListedValue, ListingEntries};
 
 /// The outcome of one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,8 +53,86 @@ pub enum OwnedResult {
         /// There is nothing after the last entry.
         complete: bool,
         /// Entries in the order of the listing.
-        entries: Vec<OwnedEntry>,
+        entries: OwnedEntries,
     },
+}
+
+/// The entries of a listing, in one piece of memory.
+#[derive(Clone, Default)]
+pub struct OwnedEntries {
+    count: u32,
+    raw: Vec<u8>,
+    /// Where the values lie that entries refer to.
+    arena: Option<Arc<ArenaView>>,
+}
+
+impl OwnedEntries {
+    pub(crate) fn new(
+        listing: &ListingEntries<'_>,
+        arena: impl FnOnce() -> Option<Arc<ArenaView>>,
+    ) -> Self {
+        let refers = listing.entries().any(|one| matches!(one.value, ListedValue::Blocks(_)));
+        let arena = if refers { arena() } else { None };
+        Self { count: listing.count, raw: listing.raw().to_vec(), arena }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// There are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(crate) fn listing(&self) -> ListingEntries<'_> {
+        ListingEntries::again(true, self.count, &self.raw)
+    }
+
+    /// The entries, in order.
+    pub fn iter(&self) -> impl Iterator<Item = ListEntry<'_>> {
+        self.listing().entries()
+    }
+
+    /// The first one.
+    #[must_use]
+    pub fn first(&self) -> Option<ListEntry<'_>> {
+        self.iter().next()
+    }
+
+    /// The entries, each in memory of its own.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<OwnedEntry> {
+        let own = |entry: ListEntry<'_>| OwnedEntry {
+            key: entry.key.into(),
+            version: entry.version,
+            total_len: entry.total_len,
+            value: entry.bytes().into(),
+        };
+        self.iter().map(own).collect()
+    }
+
+    /// The arena in which values lie that are referred to.
+    pub(crate) fn arena(&self) -> Option<&ArenaView> {
+        self.arena.as_deref()
+    }
+}
+
+impl PartialEq for OwnedEntries {
+    fn eq(&self, other: &Self) -> bool {
+        self.raw == other.raw
+    }
+}
+
+impl Eq for OwnedEntries {}
+
+impl fmt::Debug for OwnedEntries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
 }
 
 /// One record in a listing.

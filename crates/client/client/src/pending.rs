@@ -111,6 +111,13 @@ impl<T> PendingOperations<T> {
         Ok(Self { stage: PendingStage::Flight(Box::new(flight), Box::new(finish)), timer: None })
     }
 
+    /// Has requests leave now that wait for others to leave together with.
+    pub(crate) fn flush(&self) {
+        if let PendingStage::Flight(flight, _) = &self.stage {
+            flight.flush();
+        }
+    }
+
     /// Waits for the result in this thread.
     ///
     /// # Errors

@@ -5,11 +5,10 @@ use samite_types::{Epoch, Error, ErrorKind, PartitionId, Result};
 use samite_wire::frame::FrameKind;
 use samite_wire::limits::RECORD_LEN_MAX;
 use samite_wire::op::{
-    List, ListingEntries, OperationFailure, OutcomeHead, PieceHead, ReplyHeader, ReplyReader,
-    ResultHead,
+    List, OperationFailure, OutcomeHead, PieceHead, ReplyHeader, ReplyReader, ResultHead,
 };
 
-use crate::outcome::{GuardedRecord, OwnedEntry, OwnedFailure, OwnedOutcome, OwnedResult};
+use crate::outcome::{GuardedRecord, OwnedEntries, OwnedFailure, OwnedOutcome, OwnedResult};
 
 /// The reply to one operation.
 pub(crate) enum OperationAnswer {
@@ -115,7 +114,10 @@ impl ReplyValues<'_, '_> {
             }
             ResultHead::Deleted { existed } => OwnedResult::Deleted { existed },
             ResultHead::Number(value) => OwnedResult::Number(value),
-            ResultHead::Listing(listing) => own_listing(&listing),
+            ResultHead::Listing(listing) => OwnedResult::Listing {
+                complete: listing.complete,
+                entries: OwnedEntries::new(&listing, || self.link.shared_arena()),
+            },
         })
     }
 
@@ -182,21 +184,6 @@ fn own_failure(failure: &OperationFailure<'_>) -> OwnedFailure {
             total_len,
             bytes: bytes.to_vec(),
         }),
-    }
-}
-
-fn own_listing(listing: &ListingEntries<'_>) -> OwnedResult {
-    OwnedResult::Listing {
-        complete: listing.complete,
-        entries: listing
-            .entries()
-            .map(|entry| OwnedEntry {
-                key: entry.key.into(),
-                version: entry.version,
-                total_len: entry.total_len,
-                value: entry.value.into(),
-            })
-            .collect(),
     }
 }
 

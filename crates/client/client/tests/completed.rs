@@ -14,7 +14,8 @@ const PARTITION: PartitionId = PartitionId(3);
 const KEYS: [&[u8]; 3] = [b"a", b"b", b"c"];
 
 fn read(dataset: &Dataset, key: &[u8]) -> Option<(Version, Vec<u8>)> {
-    let get = Action::Get { key, offset: 0, len: u32::MAX };
+    // Short enough to be a look-up, after which the node publishes it.
+    let get = Action::Get { key, offset: 0, len: 512 };
     match dataset.execute_one(Operation::new(PARTITION, [get]).into()).unwrap() {
         OwnedOutcome::Done(results) => match results.into_iter().next() {
             Some(OwnedResult::Value { version, data, .. }) => Some((version, data)),

@@ -371,7 +371,8 @@ impl OpenObject {
                 if !complete {
                     again.push(*partition);
                 }
-                found.extend(entries.into_iter().map(|entry| (*partition, entry.key)));
+                found
+                    .extend(entries.iter().map(|entry| (*partition, Box::<[u8]>::from(entry.key))));
             }
             let mut ops: Vec<ClientOperation<'_>> = found
                 .iter()

@@ -15,6 +15,7 @@ pub mod node;
 pub mod object;
 pub mod room;
 pub mod run;
+pub mod scan;
 pub mod scrub;
 pub mod set;
 pub mod stage;

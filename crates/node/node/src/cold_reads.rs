@@ -61,7 +61,9 @@ mod tests {
         assert_eq!((reads.take(one), reads.take(one)), (Some('a'), None));
         assert!(reads.has_room(1) && reads.count() == 1);
         assert_eq!(reads.take(other), Some('b'));
-        (0..WAITING_MAX).for_each(|_| drop(reads.push('c', 0)));
+        (0..WAITING_MAX).for_each(|_| {
+            reads.push('c', 0);
+        });
         assert!(!reads.has_room(0));
     }
 }

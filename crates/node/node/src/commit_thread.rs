@@ -12,9 +12,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use samite_backend::{CommitTarget, ReadAhead, WriteBatch};
 use samite_metrics::registry;
 use samite_mirror::durable::PlaceId;
+use samite_types::fault::{DiskFault, DiskOp, DiskVerdict};
 use samite_types::{Error, ErrorKind, Position, Result, ShardId};
 
 use crate::inbox::InboxMessage;
@@ -115,6 +117,7 @@ fn commit_all(target: &dyn CommitTarget, jobs: &Receiver<CommitJob>, shared: &No
     // Those that found no space.
     let mut left: Vec<CommitJob> = Vec::new();
     loop {
+        let is_short = !left.is_empty();
         let mut waiting = std::mem::take(&mut left);
         if waiting.is_empty() {
             let Ok(job) = jobs.recv() else { return };
@@ -127,7 +130,7 @@ fn commit_all(target: &dyn CommitTarget, jobs: &Receiver<CommitJob>, shared: &No
         }
         let more = BATCHES_MAX.saturating_sub(waiting.len());
         waiting.extend(jobs.try_iter().take(more));
-        left = match commit(target, waiting, shared) {
+        left = match commit(target, waiting, (shared, is_short)) {
             Ok(left) => left,
             Err(error) => return shared.notice(NodeNotice::Fatal(error)),
         };
@@ -135,11 +138,11 @@ fn commit_all(target: &dyn CommitTarget, jobs: &Receiver<CommitJob>, shared: &No
 }
 
 /// Commits these together, or one by one when there is no space for all. Returns those for which
-/// there was none.
+/// there was none. `is_short`: there was none for some of them before.
 fn commit(
     target: &dyn CommitTarget,
     jobs: Vec<CommitJob>,
-    shared: &NodeShared,
+    (shared, is_short): (&NodeShared, bool),
 ) -> Result<Vec<CommitJob>> {
     let (doings, batches): (Vec<_>, Vec<_>) =
         jobs.into_iter().map(|job| ((job.shard, job.position), job.batch)).unzip();
@@ -148,7 +151,7 @@ fn commit(
         let message = InboxMessage::Committed(batch.place, position);
         shared.inboxes[usize::from(shard.get())].send(message);
     };
-    match target.commit(&batches) {
+    match commit_or_fault(target, &batches, shared) {
         Ok(()) => {
             shared.metrics.node().add(registry::TARGET_COMMITS, 1);
             shared.metrics.node().add(registry::TARGET_BATCHES, batches.len() as u64);
@@ -156,13 +159,15 @@ fn commit(
             return Ok(Vec::new());
         }
         Err(error) if error.kind() == ErrorKind::NoSpace => {
-            tracing::warn!(%error, "a commit waits for space");
+            if !is_short {
+                tracing::warn!(%error, "commits wait for space");
+            }
         }
         Err(error) => return Err(fatal(error)),
     }
     let mut left = Vec::new();
     for (index, batch) in batches.into_iter().enumerate() {
-        match target.commit(std::slice::from_ref(&batch)) {
+        match commit_or_fault(target, std::slice::from_ref(&batch), shared) {
             Ok(()) => told(index, &batch),
             Err(error) if error.kind() == ErrorKind::NoSpace => {
                 let (shard, position) = doings[index];
@@ -172,6 +177,26 @@ fn commit(
         }
     }
     Ok(left)
+}
+
+/// Commits, unless a fault is injected: a commit is one write.
+fn commit_or_fault(
+    target: &dyn CommitTarget,
+    batches: &[WriteBatch],
+    shared: &NodeShared,
+) -> Result<()> {
+    let len = batches.iter().map(WriteBatch::len).sum();
+    let DiskVerdict { delay, fault } = shared.faults.disk(DiskOp::Write, len);
+    if !delay.is_zero() {
+        std::thread::sleep(delay);
+    }
+    let errno = match fault {
+        // A commit has checksums: a wrong bit is found when it is read.
+        None | Some(DiskFault::Rot { .. }) => return target.commit(batches),
+        Some(DiskFault::Full) => Errno::NOSPC,
+        Some(DiskFault::Error | DiskFault::Torn { .. }) => Errno::IO,
+    };
+    Err(Error::io("commit (injected)", errno))
 }
 
 /// Nobody knows what is there.

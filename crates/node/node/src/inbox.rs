@@ -28,6 +28,8 @@ pub(crate) struct ShardTask {
     pub from: ShardId,
     pub join: u64,
     pub client: ClientId,
+    /// The client copies large values from the arena.
+    pub reads_in_place: bool,
     /// Most bytes of payload in the reply's frame.
     pub payload_max: usize,
     pub body: Arc<[u8]>,

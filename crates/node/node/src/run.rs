@@ -97,9 +97,9 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
     let held = open_partitions(&shared, &loops, &targets, flash.as_ref())?;
     let threads = start_shards(&shared, loops, held, &arena)?;
     let _alive = AliveWord::new(&arena);
-    drop((targets, arena));
+    drop(arena);
     let sharer = Arc::clone(&shared);
-    let worker_thread = spawn("worker", move || worker::run(&sharer, &jobs))?;
+    let worker_thread = spawn("worker", move || worker::run(&sharer, &targets, &jobs))?;
     serve_metrics(scraped.as_ref(), &shared)?;
     let process = format_args!("{:x}", shared.incarnation);
     tracing::info!(node = %config.node, process, ?addresses, "listening");

@@ -53,10 +53,7 @@ impl NodeTargets {
     /// # Errors
     /// As [`NodeTargets::handle`]; `Unsupported`: the node has no directory of its own.
     fn threads(&self, spec: &BackendSpec, shared: &Arc<NodeShared>) -> Result<Arc<TargetThreads>> {
-        if self.directory.is_none() {
-            let words = format!("backend {spec}: the node keeps nothing durable");
-            return Err(Error::new(ErrorKind::Unsupported, words));
-        }
+        self.check_directory(spec)?;
         let target = self.handle(spec)?.commit_target();
         let target = target.ok_or_else(|| Error::from(ErrorKind::Internal))?;
         let mut threads = lock(&self.threads);
@@ -67,6 +64,23 @@ impl NodeTargets {
         threads.insert(spec.clone(), Arc::clone(&started));
         shared.note_target(spec, self.handle(spec)?);
         Ok(started)
+    }
+
+    /// Whether the target of `spec`, which remembers, can be opened.
+    ///
+    /// # Errors
+    /// As [`NodeTargets::handle`]; `Unsupported`: the node has no directory of its own.
+    pub(crate) fn check(&self, spec: &BackendSpec) -> Result<()> {
+        self.check_directory(spec)?;
+        self.handle(spec).map(drop)
+    }
+
+    fn check_directory(&self, spec: &BackendSpec) -> Result<()> {
+        if self.directory.is_some() {
+            return Ok(());
+        }
+        let words = format!("backend {spec}: nodes keep nothing: start them with --durable");
+        Err(Error::new(ErrorKind::Unsupported, words))
     }
 
     /// A handle to the target of `spec`.
@@ -194,24 +208,24 @@ mod tests {
             shards: 2,
             directory: directory.map(PathBuf::from),
             opened: Mutex::default(),
+            threads: Mutex::default(),
         }
     }
 
     #[test]
     fn shards_share_a_target_and_backends_do_not() {
-        let targets = Arc::new(targets(None));
-        let mut one = ShardTargets::new(Arc::clone(&targets));
-        let mut two = ShardTargets::new(Arc::clone(&targets));
+        let targets = targets(None);
         let (memory, null) = (BackendSpec::default(), BackendSpec::named(NULL_BACKEND));
-        let mut store = one.get(&memory).unwrap().open(DatasetId(1), PartitionId(1)).unwrap();
+        let (mut one, two) = (targets.handle(&memory).unwrap(), targets.handle(&memory).unwrap());
+        let mut store = one.open(DatasetId(1), PartitionId(1)).unwrap();
         let source = samite_backend::WriteSource::Bytes(b"value");
         store.put(b"key", source, Version(1)).unwrap();
-        let used = one.get(&memory).unwrap().usage().used;
+        let used = one.usage().used;
         assert!(used > 0);
-        assert_eq!(two.get(&memory).unwrap().usage().used, used);
-        assert_eq!(two.get(&null).unwrap().usage().used, 0);
+        assert_eq!(two.usage().used, used);
+        assert_eq!(targets.handle(&null).unwrap().usage().used, 0);
         assert_eq!(lock(&targets.opened).len(), 2);
-        let error = two.get(&BackendSpec::named("tape")).err().unwrap();
+        let error = targets.handle(&BackendSpec::named("tape")).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.message().contains("tape"), "{}", error.message());
     }

@@ -11,6 +11,7 @@ use crate::inbox::InboxMessage;
 use crate::membership::map_watch::take_up_map;
 use crate::membership::reports::ask_leader;
 use crate::shared::{NodeShared, WorkerJob};
+use crate::targets::{NodeTargets, is_remembered};
 
 /// How long a change of the cluster map waits for nodes that do not answer. They serve by the old map meanwhile, and tell
 /// clients with the new one to try again.
@@ -20,7 +21,7 @@ const FORWARD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before a leader is looked for again.
 const LEADER_PAUSE: Duration = Duration::from_millis(20);
 
-pub(crate) fn run(shared: &NodeShared, jobs: &Receiver<WorkerJob>) {
+pub(crate) fn run(shared: &NodeShared, targets: &NodeTargets, jobs: &Receiver<WorkerJob>) {
     while let Ok(job) = jobs.recv() {
         let (to, reply) = match job {
             WorkerJob::End => return,
@@ -29,7 +30,9 @@ pub(crate) fn run(shared: &NodeShared, jobs: &Receiver<WorkerJob>) {
                 (to, reply)
             }
             WorkerJob::Forward { request, to } => {
-                (to, forward(shared, &request).unwrap_or_else(|error| refused(&error)))
+                let reply =
+                    check_target(targets, &request).and_then(|()| forward(shared, &request));
+                (to, reply.unwrap_or_else(|error| refused(&error)))
             }
         };
         shared.inboxes[usize::from(to.shard.get())].send(InboxMessage::Control(to, reply));
@@ -39,6 +42,17 @@ pub(crate) fn run(shared: &NodeShared, jobs: &Receiver<WorkerJob>) {
 fn settle(shared: &NodeShared, epoch: Epoch) {
     if !shared.wait_settled(epoch, SETTLE_TIMEOUT) {
         tracing::warn!(%epoch, "some nodes do not serve by the new cluster map yet");
+    }
+}
+
+/// A dataset is made only when its target can be opened here.
+fn check_target(targets: &NodeTargets, request: &ControlRequest) -> Result<()> {
+    match request {
+        ControlRequest::CreateDataset(spec) if is_remembered(&spec.backend) => {
+            samite_registry::check(spec)?;
+            targets.check(&spec.backend)
+        }
+        _ => Ok(()),
     }
 }
 
@@ -74,6 +88,9 @@ fn taken_up(
     match reply {
         ControlReply::Map(Some(data)) => {
             take_up_map(shared, data.clone())?;
+            if shared.membership.leads() {
+                settle(shared, shared.epoch());
+            }
             Ok(ControlReply::Map(Some(data)))
         }
         ControlReply::Failed { kind, .. }

@@ -253,7 +253,7 @@ fn a_dataset_that_asks_what_its_backend_does_not_do_is_refused() {
     };
     let placed = BackendSpec { path: Some("/data".into()), ..BackendSpec::default() };
     let refused = [
-        (named("tape"), ErrorKind::Unsupported, "backend tape: not in this build"),
+        (named("tape"), ErrorKind::Invalid, "backend tape: not in this build"),
         (
             DatasetSpec { backend: placed, ..DatasetSpec::new("wanted") },
             ErrorKind::Invalid,

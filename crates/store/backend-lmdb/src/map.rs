@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Env, EnvOpenOptions, RoTxn, WithoutTls};
@@ -66,6 +66,9 @@ pub struct LmdbMap {
     rows: RowDatabase,
     reserve: DiskReserve,
     has_room: AtomicBool,
+    /// Bytes that were free within the file when a commit found the disk full: they were too
+    /// scattered for it.
+    scattered_len: AtomicU64,
     root: TargetRoot,
 }
 
@@ -109,7 +112,8 @@ impl LmdbMap {
             .map_err(opening())?
             .unwrap_commit();
         let reserve = DiskReserve::open(&root, options.capacity)?;
-        let map = Self { env, rows, reserve, has_room: AtomicBool::new(true), root };
+        let (has_room, scattered_len) = (AtomicBool::new(true), AtomicU64::new(0));
+        let map = Self { env, rows, reserve, has_room, scattered_len, root };
         map.check_format(options.format)?;
         map.root.sync()?;
         map.refresh_room();
@@ -179,12 +183,17 @@ impl LmdbMap {
         txn.commit()
     }
 
-    /// Sees whether there is room for growth: the reserved space is there, or as much within the
-    /// file is free.
+    /// Sees whether there is room for growth: the reserved space is there, or some of it is, and
+    /// twice as much is free within the file.
     fn refresh_room(&self) {
         self.reserve.refill();
-        let has_room = self.reserve.is_whole() || self.free_len() >= 2 * self.reserve.len();
-        self.has_room.store(has_room, Ordering::Relaxed);
+        if self.reserve.is_whole() {
+            self.scattered_len.store(0, Ordering::Relaxed);
+            return self.has_room.store(true, Ordering::Relaxed);
+        }
+        let scattered = self.scattered_len.load(Ordering::Relaxed);
+        let is_free = || self.free_len() >= scattered + 2 * self.reserve.len();
+        self.has_room.store(self.reserve.has_some() && is_free(), Ordering::Relaxed);
     }
 
     /// Bytes of pages in the file that nothing uses.
@@ -196,10 +205,11 @@ impl LmdbMap {
         pages.saturating_sub(used) as u64 * u64::from(stat.page_size)
     }
 
-    /// Gives up the reserved space, for what has to be written to a full disk. Returns whether there
-    /// was some.
+    /// The disk is full: gives up a part of the reserved space for what has to be written. Returns
+    /// whether there was some.
     pub fn release_reserve(&self) -> bool {
         self.has_room.store(false, Ordering::Relaxed);
+        self.scattered_len.fetch_max(self.free_len(), Ordering::Relaxed);
         self.reserve.release()
     }
 }
@@ -227,7 +237,7 @@ impl OrderedMap for LmdbMap {
             is_full(error) || may_be_full(error) && self.reserve.is_disk_full()
         };
         let mut done = self.try_commit(batches);
-        if let Err(error) = &done
+        while let Err(error) = &done
             && is_space(error)
             && self.release_reserve()
         {
@@ -239,16 +249,12 @@ impl OrderedMap for LmdbMap {
                 Ok(())
             }
             Err(error) if is_space(&error) => {
-                self.has_room.store(false, Ordering::Relaxed);
                 let dir = self.root.path().display();
                 let words = format!("no room for a commit in {dir}: {error}");
                 Err(Error::new(ErrorKind::NoSpace, words))
             }
             // Whether it is a commit that failed, or what it read: nobody knows what is on disk.
-            Err(error) => {
-                let error = told("committing to the LMDB environment")(error);
-                Err(error)
-            }
+            Err(error) => Err(told("committing to the LMDB environment")(error)),
         }
     }
 

@@ -2,10 +2,10 @@
 //!
 //! LMDB copies what it changes, so deleting takes space, too; and changes that were taken before the
 //! disk was full have to get there. When a commit finds the disk full, the file that takes this
-//! space is cut, and growth is refused until it is back.
+//! space is cut by a quarter, again and again until the commit fits.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{self, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -20,13 +20,16 @@ const RESERVE_PART: u64 = 64;
 const RESERVE_LEN_MIN: u64 = 1 << 20;
 const RESERVE_LEN_MAX: u64 = 64 << 20;
 
+/// Parts of it that are given up one by one.
+const QUARTERS: u64 = 4;
+
 /// Space of a disk that is set aside.
 #[derive(Debug)]
 pub(crate) struct DiskReserve {
     file: OwnedFd,
     len: u64,
-    /// It is there, or this kind of file system cannot set space aside.
-    is_whole: AtomicBool,
+    /// How many parts of it are there.
+    quarters: AtomicU64,
 }
 
 impl DiskReserve {
@@ -39,7 +42,7 @@ impl DiskReserve {
         let file = fs::openat(root.dir(), RESERVE_NAME, flags, Mode::RUSR | Mode::WUSR)
             .map_err(|errno| Error::io("the file of reserved space", errno))?;
         let len = (capacity / RESERVE_PART).clamp(RESERVE_LEN_MIN, RESERVE_LEN_MAX);
-        let reserve = Self { file, len, is_whole: AtomicBool::new(false) };
+        let reserve = Self { file, len, quarters: AtomicU64::new(0) };
         reserve.refill();
         Ok(reserve)
     }
@@ -49,32 +52,44 @@ impl DiskReserve {
         self.len
     }
 
-    /// Whether it is there.
+    fn quarters(&self) -> u64 {
+        self.quarters.load(Ordering::Relaxed)
+    }
+
+    /// Whether all of it is there.
     pub(crate) fn is_whole(&self) -> bool {
-        self.is_whole.load(Ordering::Relaxed)
+        self.quarters() == QUARTERS
     }
 
-    /// Gives the space to what is to be written. Returns whether there was some.
+    /// Whether some of it is there.
+    pub(crate) fn has_some(&self) -> bool {
+        self.quarters() > 0
+    }
+
+    /// Gives a part of it to what is to be written. Returns whether there was some.
     pub(crate) fn release(&self) -> bool {
-        self.is_whole.store(false, Ordering::Relaxed);
-        let had = fs::fstat(&self.file).is_ok_and(|stat| stat.st_blocks > 0);
-        had && fs::ftruncate(&self.file, 0).is_ok()
+        let Some(left) = self.quarters().checked_sub(1) else { return false };
+        self.quarters.store(left, Ordering::Relaxed);
+        let has_space = fs::fstat(&self.file).is_ok_and(|stat| stat.st_blocks > 0);
+        has_space && fs::ftruncate(&self.file, left * self.len / QUARTERS).is_ok()
     }
 
-    /// Sets the space aside again, if it is there.
+    /// Sets as much of it aside again as is there.
     pub(crate) fn refill(&self) {
-        if self.is_whole() {
-            return;
-        }
-        let is_whole = match fs::fallocate(&self.file, FallocateFlags::empty(), 0, self.len) {
-            Ok(()) | Err(Errno::OPNOTSUPP) => true,
-            Err(_) => {
-                // Some file systems keep what they found.
-                let _ = fs::ftruncate(&self.file, 0);
-                false
+        for quarters in (self.quarters() + 1..=QUARTERS).rev() {
+            let len = quarters * self.len / QUARTERS;
+            match fs::fallocate(&self.file, FallocateFlags::empty(), 0, len) {
+                // Where no space can be set aside, it cannot be missed either.
+                Ok(()) | Err(Errno::OPNOTSUPP) => {
+                    self.quarters.store(quarters, Ordering::Relaxed);
+                    return;
+                }
+                Err(_) => {
+                    // Some file systems keep what they found.
+                    let _ = fs::ftruncate(&self.file, self.quarters() * self.len / QUARTERS);
+                }
             }
-        };
-        self.is_whole.store(is_whole, Ordering::Relaxed);
+        }
     }
 
     /// Whether the disk has next to nothing left.

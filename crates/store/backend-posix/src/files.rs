@@ -177,6 +177,11 @@ impl<'f> NewFiles<'f> {
         self.unsynced.drain(..).try_for_each(|(_, file)| fs::fdatasync(file))
     }
 
+    /// The names of these files, which were removed, are to be gone from the disk as well.
+    pub(crate) fn note_removed(&mut self, numbers: &[u64]) {
+        self.dirs.extend(numbers.iter().map(|number| number >> DIR_BITS));
+    }
+
     /// Has all files and their names on disk.
     ///
     /// # Errors
@@ -185,7 +190,11 @@ impl<'f> NewFiles<'f> {
         let told = |errno| Error::io("syncing new files", errno);
         self.sync_files().map_err(told)?;
         for dir in &self.dirs {
-            fs::fsync(self.files.subdir(dir << DIR_BITS).map_err(told)?).map_err(told)?;
+            match self.files.subdir(dir << DIR_BITS).and_then(fs::fsync) {
+                // The last file in it was removed, and it was, too.
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(told(errno)),
+            }
         }
         if !self.dirs.is_empty() {
             fs::fsync(self.files.dir.as_fd()).map_err(told)?;

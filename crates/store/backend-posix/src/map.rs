@@ -229,7 +229,7 @@ impl PartFileMap {
             new.write(number, &row).map(|()| PartRow::File { number, len: row.len() as u32 })
         };
         let mut written = write();
-        if matches!(&written, Err(error) if error.kind() == ErrorKind::NoSpace)
+        while matches!(&written, Err(error) if error.kind() == ErrorKind::NoSpace)
             && self.map.release_reserve()
         {
             written = write();
@@ -286,6 +286,8 @@ impl OrderedMap for PartFileMap {
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut new, mut unused) = (NewFiles::new(&self.files), Vec::new());
         let mut staged = Vec::with_capacity(batches.len() + 1);
+        // Their rows go with this commit: no crash may bring them back.
+        new.note_removed(&numbers.removed);
         let mut stage = || {
             for batch in batches {
                 staged.push(self.stage(batch, &mut numbers, &mut new, &mut unused)?);

@@ -54,6 +54,25 @@ pub struct WriteBatch {
     pub rows: Arc<[(Vec<u8>, RowChange)]>,
 }
 
+impl WriteBatch {
+    /// Bytes of its rows, about.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        let of_change = |change: &RowChange| match change {
+            RowChange::Put(bytes) => bytes.len(),
+            RowChange::Patch { pieces, .. } => pieces.iter().map(|(_, bytes)| bytes.len()).sum(),
+            RowChange::Delete => 0,
+        };
+        self.rows.iter().map(|(key, change)| key.len() + of_change(change)).sum()
+    }
+
+    /// Whether it changes nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty() && !self.clears
+    }
+}
+
 /// The part of a record store that remembers.
 ///
 /// At most one batch of it is under way: after [`take_batch`](Self::take_batch) comes

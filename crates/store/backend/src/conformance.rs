@@ -11,9 +11,10 @@ mod remembering;
 use std::ops::ControlFlow;
 
 use samite_types::{DatasetId, ErrorKind, PartitionId, Version};
+use samite_wire::op::BlockRef;
 
 use crate::quota::QuotaLimit;
-use crate::record::PlannedChange;
+use crate::record::{PlannedChange, ScannedRecord};
 use crate::store::RecordStore;
 use crate::target::Backend;
 use crate::value_piece::{ValuePiece, WriteSource};
@@ -32,7 +33,7 @@ pub fn run(make: &dyn Fn() -> Box<dyn Backend>) {
     }
 }
 
-const PARTS: [ConformancePart; 16] = [
+const PARTS: [ConformancePart; 17] = [
     ConformancePart::of_values("values read back", values_of_every_length_read_back),
     ConformancePart::of_all("versions and lengths", versions_and_lengths_are_told),
     ConformancePart::of_values("writes within values", writes_land_where_they_should),
@@ -40,6 +41,7 @@ const PARTS: [ConformancePart; 16] = [
     ConformancePart::of_values("what was read stands still", what_was_read_stands_still),
     ConformancePart::of_all("renames", a_renamed_record_keeps_its_value_and_takes_no_space),
     ConformancePart::of_all("scans", scans_are_ordered_and_bounded),
+    ConformancePart::of_all("scans in place", scans_in_place_refer_to_what_reads_return),
     ConformancePart::of_all("scrubs", scrub::a_scrub_meets_every_record_in_order),
     ConformancePart::of_damage("damage is found", scrub::damage_is_found),
     ConformancePart::of_mapping("values in the arena", large_values_lie_in_the_arena),
@@ -265,7 +267,7 @@ fn large_values_lie_in_the_arena(backend: &mut dyn Backend) {
 
 fn listed(store: &dyn RecordStore, prefix: &[u8], after: &[u8], reverse: bool) -> Vec<Vec<u8>> {
     let mut keys = Vec::new();
-    let mut visit = |record: &crate::ScannedRecord<'_>| {
+    let mut visit = |record: &ScannedRecord<'_>| {
         keys.push(record.key.to_vec());
         ControlFlow::Continue(())
     };
@@ -307,7 +309,7 @@ fn scans_are_ordered_and_bounded(backend: &mut dyn Backend) {
         }
     }
     let mut seen = 0;
-    let mut visit = |record: &crate::ScannedRecord<'_>| {
+    let mut visit = |record: &ScannedRecord<'_>| {
         same(keeps, record.value, &record.key[..record.key.len().min(2)], "head of a value");
         assert_eq!(record.meta.len as usize, record.key.len());
         seen += 1;
@@ -315,6 +317,48 @@ fn scans_are_ordered_and_bounded(backend: &mut dyn Backend) {
     };
     store.scan(b"", b"", false, 2, &mut visit).expect("scan");
     assert_eq!(seen, 3, "a scan goes on after a break");
+}
+
+fn scans_in_place_refer_to_what_reads_return(backend: &mut dyn Backend) {
+    let keeps = backend.offers().values;
+    let mut store = open(backend);
+    for (len, index) in LENS.iter().zip(0_u8..) {
+        store.put(&[b'a', index], WriteSource::Bytes(&pattern(*len, 3)), Version(1)).expect("put");
+        store.put(&[b'b', index], WriteSource::Bytes(b"start"), Version(2)).expect("put");
+        store.write(&[b'b', index], *len, WriteSource::Bytes(b"end"), Version(3)).expect("write");
+        store.put(&[b'c', index], WriteSource::Zeros(*len), Version(4)).expect("put");
+    }
+    let (mut keys, mut referred) = (Vec::new(), 0);
+    let mut visit = |record: &ScannedRecord<'_>, blocks: &[BlockRef]| {
+        keys.push(record.key.to_vec());
+        assert_eq!(store.meta(record.key).expect("meta"), Some(record.meta));
+        let whole = read(&*store, record.key, 0, u32::MAX).expect("record");
+        if blocks.is_empty() {
+            same(keeps, record.value, &whole[..whole.len().min(2000)], "head of a value");
+            return ControlFlow::Continue(());
+        }
+        let mut pieces = Vec::new();
+        let found = store.read_in_place(record.key, 0, u32::MAX, &mut |piece| match piece {
+            ValuePiece::Extent { extent, offset, len } => {
+                pieces.push(extent.block_ref(offset..offset + len));
+            }
+            other => panic!("{other:?} of a value that is referred to"),
+        });
+        assert_eq!(found.expect("read"), Some(record.meta));
+        assert_eq!((blocks, record.value.len()), (&*pieces, 0));
+        referred += 1;
+        ControlFlow::Continue(())
+    };
+    store.scan_in_place(b"", b"a\x02", false, 2000, &mut visit).expect("scan");
+    assert!(keys.len() == 3 * LENS.len() - 3 && keys.is_sorted() && keys[0] == b"a\x03");
+    assert!(backend.arena().is_none() || referred > LENS.len(), "{referred} in place");
+    let mut last = None;
+    let mut visit = |record: &ScannedRecord<'_>, _: &[BlockRef]| {
+        last = Some(record.key.to_vec());
+        ControlFlow::Break(())
+    };
+    store.scan_in_place(b"b", b"", true, 0, &mut visit).expect("scan");
+    assert_eq!(last, Some(vec![b'b', LENS.len() as u8 - 1]));
 }
 
 fn partitions_are_apart_and_give_back_what_they_took(backend: &mut dyn Backend) {

@@ -27,8 +27,12 @@ use std::ops::{Bound, ControlFlow, Range};
 use std::sync::Arc;
 
 use samite_arena::lookup::{HEAD_LEN, RecordId};
+use samite_arena::node::{SLOT_LEN_MAX, SlabPool};
+use samite_arena::{Arena, ArenaExtent, BlockQuota};
 use samite_cpu::prefetch;
 use samite_types::{DatasetId, Epoch, Error, ErrorKind, PartitionId, Result, Version};
+use samite_wire::op::BlockRef;
+use smallvec::SmallVec;
 
 use crate::quota::{QuotaLimit, TargetQuota};
 use crate::range::{scan_range, successor};
@@ -37,10 +41,9 @@ use crate::store::{PublishRecords, ReadRecords, RecordStore, ScrubRecords, Write
 use crate::target::{Backend, BackendOffers, RestartSource, TargetUsage};
 use crate::value_piece::{ValuePiece, ValueView, WriteSource};
 use pool::PooledRecord;
-use samite_arena::node::{Arena, ArenaExtent, BlockQuota, SLOT_LEN_MAX, SlabPool};
 use space::{PartitionSpace, RECORD_CHARGE};
 use table::{RecordTable, TableSlot};
-use value::{PART_LEN, PartChange, RecordValue};
+use value::{PART_LEN, PartChange, RecordValue, ValueDamage};
 
 /// What it offers.
 pub const OFFERS: BackendOffers =
@@ -155,6 +158,36 @@ impl MemoryStore {
         Err(self.damage(key))
     }
 
+    /// Visits records in the order of [`ReadRecords::scan`], until `visit` breaks, or finds one
+    /// damaged.
+    fn walk<'s>(
+        &'s self,
+        prefix: &[u8],
+        after: &[u8],
+        reverse: bool,
+        mut visit: impl FnMut(
+            &'s [u8],
+            &'s PooledRecord,
+        ) -> std::result::Result<ControlFlow<()>, ValueDamage>,
+    ) -> Result<()> {
+        let beyond = if reverse { successor(prefix) } else { None };
+        let Some(bounds) = scan_range(prefix, after, reverse, beyond.as_deref()) else {
+            return Ok(());
+        };
+        let mut range = self.records.range(bounds);
+        while let Some((key, record)) = if reverse { range.next_back() } else { range.next() } {
+            if !key.starts_with(prefix) {
+                break;
+            }
+            match visit(key, record) {
+                Ok(ControlFlow::Continue(())) => {}
+                Ok(ControlFlow::Break(())) => break,
+                Err(ValueDamage) => return Err(self.damage(key)),
+            }
+        }
+        Ok(())
+    }
+
     /// Notes a damaged record.
     #[cold]
     fn damage(&self, key: &[u8]) -> Error {
@@ -249,30 +282,31 @@ impl ReadRecords for MemoryStore {
         value_len: u32,
         visit: &mut dyn FnMut(&ScannedRecord<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let beyond = if reverse { successor(prefix) } else { None };
-        let Some(bounds) = scan_range(prefix, after, reverse, beyond.as_deref()) else {
-            return Ok(());
-        };
-        let mut range = self.records.range(bounds);
-        let (mut gathered, mut is_right) = (Vec::new(), true);
-        while let Some((key, record)) = if reverse { range.next_back() } else { range.next() } {
-            if !key.starts_with(prefix) {
-                break;
-            }
-            let value = record.value.head(value_len).unwrap_or_else(|| {
-                gathered.clear();
-                let mut gather = |seen: ValueView<'_>| seen.append_to(&mut gathered);
-                is_right = record.value.look(0, value_len, &mut gather);
-                &gathered
-            });
-            if !is_right {
-                return Err(self.damage(key));
-            }
-            if visit(&ScannedRecord { key, meta: record.meta(), value }).is_break() {
-                break;
-            }
-        }
-        Ok(())
+        let mut gathered = Vec::new();
+        self.walk(prefix, after, reverse, |key, record| {
+            let value = record.value.first_bytes(value_len, &mut gathered);
+            Ok(visit(&ScannedRecord { key, meta: record.meta(), value: value? }))
+        })
+    }
+
+    fn scan_in_place(
+        &self,
+        prefix: &[u8],
+        after: &[u8],
+        reverse: bool,
+        value_len: u32,
+        visit: &mut dyn FnMut(&ScannedRecord<'_>, &[BlockRef]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let (mut gathered, mut blocks) = (Vec::new(), SmallVec::<[BlockRef; 16]>::new());
+        let round = self.arena.round();
+        self.walk(prefix, after, reverse, |key, record| {
+            blocks.clear();
+            let value: &[u8] = match record.value.refer(round, &mut blocks)? {
+                true => &[],
+                false => record.value.first_bytes(value_len, &mut gathered)?,
+            };
+            Ok(visit(&ScannedRecord { key, meta: record.meta(), value }, &blocks))
+        })
     }
 
     fn record_count(&self) -> u64 {

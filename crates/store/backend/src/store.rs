@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use samite_types::{Epoch, Result, Version};
+use samite_wire::op::BlockRef;
 
 use crate::commit::CommitRecords;
 use crate::quota::QuotaLimit;
@@ -71,6 +72,23 @@ pub trait ReadRecords {
         value_len: u32,
         visit: &mut dyn FnMut(&ScannedRecord<'_>) -> ControlFlow<()>,
     ) -> Result<()>;
+
+    /// As [`scan`](Self::scan), for a client that copies values from the arena itself: a value
+    /// that lies there is not shown, but all references to it are. Values that were verified in
+    /// this round need not be verified again.
+    ///
+    /// # Errors
+    /// As [`scan`](Self::scan).
+    fn scan_in_place(
+        &self,
+        prefix: &[u8],
+        after: &[u8],
+        reverse: bool,
+        value_len: u32,
+        visit: &mut dyn FnMut(&ScannedRecord<'_>, &[BlockRef]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.scan(prefix, after, reverse, value_len, &mut |record| visit(record, &[]))
+    }
 
     /// Records held.
     fn record_count(&self) -> u64;

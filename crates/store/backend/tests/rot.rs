@@ -66,6 +66,13 @@ fn one_wrong_bit_is_found_wherever_it_is() {
             assert_eq!(read(&*store, at, 1, false), None);
             let listed = store.scan(&[], &[], false, u32::MAX, &mut |_| ControlFlow::Continue(()));
             assert_eq!(listed.unwrap_err().kind(), ErrorKind::Corrupt);
+            let in_place =
+                |store: &dyn RecordStore| {
+                    store.scan_in_place(&[], &[], false, u32::MAX, &mut |_, _| {
+                        ControlFlow::Continue(())
+                    })
+                };
+            assert_eq!(in_place(&*store).unwrap_err().kind(), ErrorKind::Corrupt);
             store.scan(&[], &[], false, 0, &mut |_| ControlFlow::Continue(())).unwrap();
             assert!(!scrub(&mut *store));
         }

@@ -33,6 +33,7 @@ mod fields;
 mod follow;
 mod funds;
 mod guard;
+mod listing_page;
 mod lost;
 mod numbers;
 mod open_references;

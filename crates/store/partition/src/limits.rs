@@ -18,6 +18,14 @@ pub const OPEN_REFERENCES_MAX: usize = 1 << 16;
 pub const OPEN_REFERENCES_PER_CLIENT_MAX: usize = 1 << 14;
 /// Most bytes of one listing.
 pub const LISTING_LEN_MAX: usize = 256 << 10;
+/// Most bytes of a listing of whole values that a client copies from the arena itself: with the
+/// rest of its reply it goes through a ring of shared memory.
+pub const REFERRING_LISTING_LEN_MAX: usize = 60 << 10;
+/// Most bytes of values in a listing of whole values, by reference or not, so that none keeps a
+/// shard busy for long; one value may be longer.
+pub const LISTED_VALUES_LEN_MAX: u64 = 4 << 20;
+/// Longest value in a listing of whole values that is not referred to, in bytes.
+pub const LISTED_VALUE_LEN_MAX: usize = 64 << 10;
 /// Most bytes of a record that a failed guard reveals, and that a listing returns of one value.
 pub const REVEAL_LEN_MAX: u32 = 16 << 10;
 /// Most records that one `DeletePrefix` removes, so that no operation keeps a shard busy for long.

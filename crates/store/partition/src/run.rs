@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use samite_backend::HEAD_LEN;
 use samite_backend::{
-    ReadRecords, RecordChange, RecordMeta, RecordStore, ValuePiece, ValueView, WriteSource,
+    ReadRecords, RecordChange, RecordStore, ScannedRecord, ValuePiece, ValueView, WriteSource,
 };
 use samite_types::{ClientId, Epoch, ErrorKind, Version};
 use samite_wire::op::{
-    Action, ReplyEncoder, TouchedRecords, UNLINKED_KEPT, UNLINKED_NONE, UNLINKED_REMOVED,
+    Action, BlockRef, TouchedRecords, UNLINKED_KEPT, UNLINKED_NONE, UNLINKED_REMOVED, WHOLE_VALUES,
 };
 use smallvec::SmallVec;
 
 use crate::delegations::RecordLeases;
-use crate::limits::{DELETE_PREFIX_MAX, LISTING_LEN_MAX, REVEAL_LEN_MAX};
+use crate::limits::{DELETE_PREFIX_MAX, REFERRING_LISTING_LEN_MAX, REVEAL_LEN_MAX};
+use crate::listing_page::{ListingPage, WholeListing};
 use crate::numbers::{self, NUMBER_LEN, Numbers};
 use crate::open_references::OpenReferences;
 use crate::outcome::ActionOutput;
@@ -151,6 +152,9 @@ impl ActionRun<'_> {
                 let meta = found.ok_or(ErrorKind::NotFound)?;
                 Ok(ActionOutput::Value { version: meta.version, total_len: meta.len, pieces })
             }
+            Action::List { prefix, after, limit, reverse, value_len_max: WHOLE_VALUES } => {
+                self.list_whole(prefix, after, *limit, *reverse)
+            }
             Action::List { prefix, after, limit, reverse, value_len_max } => {
                 let value_len = (*value_len_max).min(REVEAL_LEN_MAX);
                 self.list(prefix, after, *limit, *reverse, value_len)
@@ -234,7 +238,33 @@ impl ActionRun<'_> {
             }
             flow
         })?;
-        self.body_left -= page.entries.len();
+        self.body_left -= page.len();
+        Ok(page.listing())
+    }
+
+    /// Lists records with whole values: as references where the client can follow them.
+    fn list_whole(
+        &mut self,
+        prefix: &[u8],
+        after: &[u8],
+        limit: u32,
+        reverse: bool,
+    ) -> Result<ActionOutput> {
+        let room = match self.reads_in_place {
+            true => self.body_left.min(REFERRING_LISTING_LEN_MAX),
+            false => self.body_left,
+        };
+        let mut page = WholeListing::new(limit, room);
+        let shown_len = page.shown_len();
+        if self.reads_in_place {
+            let mut visit =
+                |record: &ScannedRecord<'_>, blocks: &[BlockRef]| page.add(record, blocks);
+            self.store.scan_in_place(prefix, after, reverse, shown_len, &mut visit)?;
+        } else {
+            let mut visit = |record: &ScannedRecord<'_>| page.add(record, &[]);
+            self.store.scan(prefix, after, reverse, shown_len, &mut visit)?;
+        }
+        self.body_left -= page.len();
         Ok(page.listing())
     }
 
@@ -253,7 +283,7 @@ impl ActionRun<'_> {
             }
         })?;
         result?;
-        self.body_left -= page.entries.len();
+        self.body_left -= page.len();
         Ok(page.listing())
     }
 
@@ -320,43 +350,6 @@ impl ActionRun<'_> {
 /// Nothing is listed, and there may be more.
 const fn no_listing() -> ActionOutput {
     ActionOutput::Listing { complete: false, count: 0, entries: Vec::new() }
-}
-
-/// A listing under way.
-struct ListingPage {
-    limit: u32,
-    len_max: usize,
-    complete: bool,
-    count: u32,
-    entries: Vec<u8>,
-}
-
-impl ListingPage {
-    fn new(limit: u32, body_left: usize) -> Self {
-        let len_max = body_left.min(LISTING_LEN_MAX);
-        Self { limit, len_max, complete: true, count: 0, entries: Vec::new() }
-    }
-
-    /// Adds a record, unless the page is full.
-    fn add(&mut self, key: &[u8], meta: RecordMeta, value: &[u8]) -> ControlFlow<()> {
-        let end = self.entries.len();
-        if self.count < self.limit {
-            let (version, len) = (meta.version, meta.len);
-            ReplyEncoder::encode_list_entry(&mut self.entries, key, version, len, value);
-        }
-        if self.count == self.limit || self.entries.len() > self.len_max {
-            self.entries.truncate(end);
-            self.complete = false;
-            return ControlFlow::Break(());
-        }
-        self.count += 1;
-        ControlFlow::Continue(())
-    }
-
-    fn listing(self) -> ActionOutput {
-        let Self { complete, count, entries, .. } = self;
-        ActionOutput::Listing { complete, count, entries }
-    }
 }
 
 /// The ranges of a value that are no holes, as [`samite_wire::op::extents`] reads them.

@@ -68,6 +68,14 @@ pub struct BackendEntry {
     pub open: fn(&TargetOptions) -> Result<Box<dyn Backend>>,
 }
 
+impl BackendEntry {
+    /// Whether a dataset on it can be there again after a restart of all nodes.
+    #[must_use]
+    pub fn outlives_nodes(&self) -> bool {
+        self.offers.restart != RestartSource::Nothing
+    }
+}
+
 /// Whether a dataset may name a directory for its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathOption {
@@ -126,6 +134,15 @@ pub fn find(name: &str) -> Result<&'static BackendEntry> {
     })
 }
 
+/// The durability of a dataset of the backend of this name, unless it is to have another.
+#[must_use]
+pub fn durability(name: &str) -> DurabilityKind {
+    match find(name).map(|entry| entry.offers.restart) {
+        Ok(RestartSource::Target) => DurabilityKind::Logged,
+        _ => DurabilityKind::Memory,
+    }
+}
+
 /// Opens a target of `spec`.
 ///
 /// # Errors
@@ -137,14 +154,13 @@ pub fn open(spec: &BackendSpec, options: &TargetOptions) -> Result<Box<dyn Backe
 /// Refuses a dataset that asks of its backend what this does not do.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`]: as [`find`]. [`ErrorKind::Invalid`], naming what is refused.
+/// [`ErrorKind::Invalid`], naming what is refused. Of a backend that this build does not have, too:
+/// `Unsupported` has clients ask other nodes.
 pub fn check(spec: &DatasetSpec) -> Result<()> {
-    let named = |error: Error| error.context(format_args!("dataset {}", spec.name));
-    let entry = find(&spec.backend.name).map_err(named)?;
-    entry_fault(entry, spec).map_err(|cause| {
-        let words = format!("backend {}: {cause}", entry.name);
-        named(Error::new(ErrorKind::Invalid, words))
-    })
+    let refused =
+        |words: &str| Error::new(ErrorKind::Invalid, format!("dataset {}: {words}", spec.name));
+    let entry = find(&spec.backend.name).map_err(|error| refused(error.message()))?;
+    entry_fault(entry, spec).map_err(|cause| refused(&format!("backend {}: {cause}", entry.name)))
 }
 
 fn entry_fault(entry: &BackendEntry, spec: &DatasetSpec) -> std::result::Result<(), &'static str> {
@@ -204,7 +220,7 @@ mod tests {
         assert_eq!(kind, ErrorKind::Invalid);
         assert!(words.contains("dataset d: backend null: cannot be logged"), "{words}");
         let (kind, words) = told(BackendSpec::named("tape"), DurabilityKind::Memory).unwrap_err();
-        assert_eq!(kind, ErrorKind::Unsupported);
+        assert_eq!(kind, ErrorKind::Invalid);
         assert!(words.contains("dataset d: backend tape") && words.contains("memory, null"));
         let placed = BackendSpec { path: Some("/x".into()), ..BackendSpec::default() };
         let (kind, words) = told(placed, DurabilityKind::Memory).unwrap_err();

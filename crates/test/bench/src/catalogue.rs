@@ -13,7 +13,7 @@ use crate::place::BenchPlace;
 use crate::store::kv::{KeySetting, KeyVerb};
 use crate::store::object::ByteDirection;
 use crate::store::resync::OtherNode;
-use crate::store::{RecordHost, files, kv, object, resync};
+use crate::store::{RecordHost, files, kv, object, resync, scan};
 use crate::{floor, peer};
 
 type Make = Box<dyn Fn(&mut BenchPlace) -> Result<Box<dyn Workload>>>;
@@ -63,6 +63,7 @@ pub fn catalogue() -> Vec<CatalogueEntry> {
     all.extend(peers());
     all.extend(key_values());
     all.extend(objects());
+    all.extend(scans());
     all.extend(sealed());
     all.extend(mirrored());
     all.extend(durable());
@@ -115,6 +116,9 @@ fn floors() -> Vec<CatalogueEntry> {
         floor::shared_page("spin", place)
     }));
     all.push(CatalogueEntry::new("/floor/memcpy/1MiB", JudgedBy::Rate, |_| Ok(floor::copy())));
+    all.push(CatalogueEntry::new("/floor/sum/512MiB", JudgedBy::Rate, |_| {
+        Ok(floor::sum_of_memory())
+    }));
     all.push(CatalogueEntry::new("/floor/fdatasync/100B", JudgedBy::Time, |place| {
         floor::append_synced(kv::VALUE_LEN, place)
     }));
@@ -218,6 +222,20 @@ fn objects() -> Vec<CatalogueEntry> {
         }
     }
     all
+}
+
+/// Scans of 512 MiB of records, beside looking at as much memory, or receiving it.
+fn scans() -> Vec<CatalogueEntry> {
+    let scan = |transport: TransportKind| {
+        let name = format!("/scan/4KiB/{transport}");
+        let entry =
+            CatalogueEntry::new(name, JudgedBy::Rate, move |place| scan::whole(transport, place));
+        match transport {
+            TransportKind::Shm => entry.beside("/floor/sum/512MiB", ComparisonAim::AtLeast(0.7)),
+            socket => entry.beside(format!("/floor/{socket}/stream/1MiB"), None),
+        }
+    };
+    TRANSPORTS.into_iter().map(scan).collect()
 }
 
 /// The cost of TLS: beside the same without it.

@@ -15,6 +15,8 @@ use crate::place::BenchPlace;
 const MESSAGE_LEN: usize = 64;
 /// Length of one piece of a stream or copy.
 pub const PIECE_LEN: usize = 1 << 20;
+/// Length of the memory that is summed, and of the values of a scan, in bytes.
+pub const SUMMED_LEN: usize = 512 << 20;
 /// Length of a buffer that no cache holds.
 pub const COLD_LEN: usize = 64 << 20;
 
@@ -130,6 +132,22 @@ pub fn copy() -> Box<dyn Workload> {
     })
 }
 
+/// The sum of a piece of memory, as words: the least that somebody does who looks at all of it.
+pub fn sum(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks();
+    let rest = rest.iter().map(|byte| u64::from(*byte)).sum();
+    words.iter().fold(rest, |sum: u64, word| sum.wrapping_add(u64::from_le_bytes(*word)))
+}
+
+/// Looking at memory that no cache holds, once in each step.
+pub fn sum_of_memory() -> Box<dyn Workload> {
+    let memory = vec![0x5a; SUMMED_LEN];
+    steps(1, SUMMED_LEN as u64, move || {
+        std::hint::black_box(sum(&memory));
+        Ok(())
+    })
+}
+
 /// Appending `len` bytes to a file and waiting until they are on the disk, in the directory of durable datasets.
 pub fn append_synced(len: usize, place: &BenchPlace) -> Result<Box<dyn Workload>> {
     let dir = place.flash();
@@ -168,6 +186,17 @@ mod tests {
         assert_eq!(cold.next().0, 0);
         assert_eq!(cold.next().0, COLD_LEN / 2);
         assert_eq!(cold.next().0, 0);
+    }
+
+    #[test]
+    fn a_sum_has_every_byte() {
+        assert_eq!(sum(&[]), 0);
+        let mut bytes = vec![0; 21];
+        for (at, weight) in [(0, 1), (9, 1 << 8), (15, 1 << 56), (20, 1)] {
+            bytes[at] = 3;
+            assert_eq!(sum(&bytes), 3 * weight, "byte {at}");
+            bytes[at] = 0;
+        }
     }
 
     #[test]

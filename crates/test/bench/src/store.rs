@@ -4,6 +4,7 @@ pub mod files;
 pub mod kv;
 pub mod object;
 pub mod resync;
+pub mod scan;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -218,7 +218,7 @@ pub fn seen(outcome: &op::OperationOutcome<'_>) -> (OpOutcome, Option<Version>) 
         ActionResult::Deleted { existed } => StepResultSeen::Deleted(*existed),
         ActionResult::Number(number) => StepResultSeen::Number(*number),
         ActionResult::Listing(listing) => StepResultSeen::Listing(
-            listing.entries().map(|entry| (entry.key.to_vec(), entry.value.to_vec())).collect(),
+            listing.entries().map(|entry| (entry.key.to_vec(), entry.bytes().to_vec())).collect(),
             listing.complete,
         ),
     });

@@ -93,7 +93,7 @@ pub fn records(dataset: &Dataset) -> Vec<Box<[u8]>> {
     let results = outcomes.into_iter().flat_map(|outcome| outcome.into_results("list").unwrap());
     results
         .flat_map(|result| match result {
-            OwnedResult::Listing { entries, .. } => entries,
+            OwnedResult::Listing { entries, .. } => entries.to_vec(),
             other => panic!("{other:?}"),
         })
         .map(|entry| entry.key)

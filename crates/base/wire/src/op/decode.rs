@@ -4,9 +4,8 @@ use samite_types::{DatasetId, Epoch, ErrorKind, PartitionId, Seq, Version};
 
 use super::encode::tag;
 use super::{
-    Action, ActionResult, BlockRef, Guard, List, ListEntry, ListingEntries, Operation,
-    OperationFailure, OperationOutcome, OperationReply, OperationRequest, ReplyReader,
-    RequestHeader, ValueData,
+    Action, ActionResult, BlockRef, Guard, List, ListingEntries, Operation, OperationFailure,
+    OperationOutcome, OperationReply, OperationRequest, ReplyReader, RequestHeader, ValueData,
 };
 use crate::codec::{FieldDecoder, WireError};
 use crate::limits::{
@@ -401,32 +400,5 @@ pub(super) fn listing<'a>(decoder: &mut FieldDecoder<'a>) -> Result<ListingEntri
     let complete = flag(decoder, "complete flag")?;
     let count = decoder.u32("entry count")?;
     let len = decoder.u32("entries length")? as usize;
-    let listing = ListingEntries { complete, count, raw: decoder.bytes(len, "entries")? };
-    listing.check()?;
-    Ok(listing)
-}
-
-impl<'a> ListingEntries<'a> {
-    /// The entries, in the order of the listing.
-    pub fn entries(&self) -> impl Iterator<Item = ListEntry<'a>> + use<'a> {
-        let mut decoder = FieldDecoder::new(self.raw);
-        // `check` has walked over all entries: none of them can fail here.
-        std::iter::from_fn(move || entry(&mut decoder).ok())
-    }
-
-    fn check(&self) -> Result<(), WireError> {
-        let mut decoder = FieldDecoder::new(self.raw);
-        for _ in 0..self.count {
-            entry(&mut decoder)?;
-        }
-        decoder.finish("listing")
-    }
-}
-
-fn entry<'a>(decoder: &mut FieldDecoder<'a>) -> Result<ListEntry<'a>, WireError> {
-    let key = key(decoder)?;
-    let version = Version(decoder.u64("version")?);
-    let total_len = decoder.u32("value length")?;
-    let len = decoder.u32("value prefix length")? as usize;
-    Ok(ListEntry { key, version, total_len, value: decoder.bytes(len, "value prefix")? })
+    ListingEntries::checked(complete, count, decoder.bytes(len, "entries")?)
 }

@@ -49,6 +49,7 @@ pub(super) mod tag {
     pub const INLINE: u8 = 1;
     pub const BLOCKS: u8 = 2;
     pub const ZEROS: u8 = 3;
+    pub const LEFT: u8 = 4;
 
     pub const DONE: u8 = 0;
     pub const FAILED: u8 = 1;
@@ -476,7 +477,7 @@ impl ReplyEncoder {
         self.body.extend_from_slice(entries);
     }
 
-    /// Appends one listing entry to `entries`.
+    /// Appends one listing entry with the first bytes of its value to `entries`.
     pub fn encode_list_entry(
         entries: &mut Vec<u8>,
         key: &[u8],
@@ -484,11 +485,35 @@ impl ReplyEncoder {
         total_len: u32,
         value: &[u8],
     ) {
+        Self::encode_entry_head(entries, key, version, total_len);
+        entries.put_u8(tag::INLINE);
+        entries.put_u32(value.len() as u32);
+        entries.extend_from_slice(value);
+    }
+
+    /// The same with references to its whole value.
+    pub fn encode_referring_entry(
+        entries: &mut Vec<u8>,
+        key: &[u8],
+        version: Version,
+        total_len: u32,
+        blocks: &[BlockRef],
+    ) {
+        Self::encode_entry_head(entries, key, version, total_len);
+        entries.put_u8(tag::BLOCKS);
+        put_blocks(entries, blocks);
+    }
+
+    /// The same without its value, which was asked for and has no room.
+    pub fn encode_left_entry(entries: &mut Vec<u8>, key: &[u8], version: Version, total_len: u32) {
+        Self::encode_entry_head(entries, key, version, total_len);
+        entries.put_u8(tag::LEFT);
+    }
+
+    fn encode_entry_head(entries: &mut Vec<u8>, key: &[u8], version: Version, total_len: u32) {
         entries.put_short_bytes(key);
         entries.put_u64(version.get());
         entries.put_u32(total_len);
-        entries.put_u32(value.len() as u32);
-        entries.extend_from_slice(value);
     }
 
     /// The finished body, with newly granted blocks at its end.

@@ -71,6 +71,11 @@ pub struct BlockRefs<'a> {
 }
 
 impl<'a> BlockRefs<'a> {
+    /// From a multiple of [`BLOCK_REF_LEN`] bytes.
+    pub(super) const fn of(raw: &'a [u8]) -> Self {
+        Self { raw }
+    }
+
     /// The references, in the order of the value.
     pub fn iter(&self) -> impl Iterator<Item = BlockRef> + use<'a> {
         let mut decoder = FieldDecoder::new(self.raw);
@@ -169,7 +174,7 @@ impl<'a> ReplyReader<'a> {
             tag::INLINE => PieceHead::Inline(decoder.u32("data length")? as usize),
             tag::BLOCKS => {
                 let len = block_count(decoder)? * BLOCK_REF_LEN;
-                PieceHead::Blocks(BlockRefs { raw: decoder.bytes(len, "block references")? })
+                PieceHead::Blocks(BlockRefs::of(decoder.bytes(len, "block references")?))
             }
             tag::ZEROS => PieceHead::Zeros(decoder.u32("data length")? as usize),
             _ => return Err(WireError::Unknown("data tag")),

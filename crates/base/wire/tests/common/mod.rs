@@ -169,8 +169,28 @@ pub fn encode_request(header: &RequestHeader, operations: &[Operation<'_>]) -> (
     (body, payload)
 }
 
-/// An entry of a listing: key, version, whole length, first bytes.
-pub type Entry = (Bytes, u64, u32, Bytes);
+/// An entry of a listing: key, version, whole length, value.
+pub type Entry = (Bytes, u64, u32, EntryValue);
+
+/// The value of an entry, as a plain value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EntryValue {
+    Bytes(Bytes),
+    Blocks(Vec<BlockRef>),
+    Left,
+}
+
+/// References to a whole value go with its length.
+fn entry() -> impl Strategy<Value = Entry> {
+    let value = prop_oneof![
+        4 => (any::<u32>(), bytes(30)).prop_map(|(len, bytes)| (len, EntryValue::Bytes(bytes))),
+        2 => vec(block(), 0..6).prop_map(|blocks| {
+            (blocks.iter().map(|block| block.len).sum(), EntryValue::Blocks(blocks))
+        }),
+        1 => any::<u32>().prop_map(|len| (len, EntryValue::Left)),
+    ];
+    (key(), any::<u64>(), value).prop_map(|(key, version, (len, value))| (key, version, len, value))
+}
 
 /// One result of an action, as a plain value.
 #[derive(Clone, Debug)]
@@ -190,7 +210,6 @@ pub enum OutcomeModel {
 }
 
 fn result() -> impl Strategy<Value = ResultModel> {
-    let entry = (key(), any::<u64>(), any::<u32>(), bytes(30));
     prop_oneof![
         (any::<u64>(), any::<u32>(), vec(data(), 0..4))
             .prop_map(|(version, len, pieces)| ResultModel::Value(version, len, pieces)),
@@ -199,7 +218,7 @@ fn result() -> impl Strategy<Value = ResultModel> {
         ),
         any::<bool>().prop_map(ResultModel::Deleted),
         any::<u64>().prop_map(ResultModel::Number),
-        (any::<bool>(), vec(entry, 0..5))
+        (any::<bool>(), vec(entry(), 0..5))
             .prop_map(|(complete, entries)| ResultModel::Listing(complete, entries)),
     ]
 }
@@ -275,7 +294,18 @@ fn encode_result(encoder: &mut ReplyEncoder, payload: &mut Vec<u8>, result: &Res
         ResultModel::Listing(complete, entries) => {
             let mut raw = Vec::new();
             for (key, version, len, value) in entries {
-                ReplyEncoder::encode_list_entry(&mut raw, key, Version(*version), *len, value);
+                let version = Version(*version);
+                match value {
+                    EntryValue::Bytes(bytes) => {
+                        ReplyEncoder::encode_list_entry(&mut raw, key, version, *len, bytes);
+                    }
+                    EntryValue::Blocks(blocks) => {
+                        ReplyEncoder::encode_referring_entry(&mut raw, key, version, *len, blocks);
+                    }
+                    EntryValue::Left => {
+                        ReplyEncoder::encode_left_entry(&mut raw, key, version, *len);
+                    }
+                }
             }
             encoder.listing(*complete, entries.len() as u32, &raw);
         }

@@ -394,7 +394,7 @@ fn got(outcome: OwnedOutcome) -> Result<usize> {
 fn listings(outcome: OwnedOutcome) -> Result<[Vec<samite_client::OwnedEntry>; 2]> {
     let mut results = outcome.into_results("list")?.into_iter();
     let mut next = || match results.next() {
-        Some(OwnedResult::Listing { entries, .. }) => Ok(entries),
+        Some(OwnedResult::Listing { entries, .. }) => Ok(entries.to_vec()),
         _ => Err(malformed()),
     };
     Ok([next()?, next()?])

@@ -319,7 +319,7 @@ pub fn first_value(results: List<OwnedResult, 2>) -> Result<Vec<u8>> {
 /// Entries of a listing, and whether there are no more.
 pub fn listing(outcome: OwnedOutcome) -> Result<(Vec<OwnedEntry>, bool)> {
     match outcome.into_results("list")?.into_iter().next() {
-        Some(OwnedResult::Listing { entries, complete }) => Ok((entries, complete)),
+        Some(OwnedResult::Listing { entries, complete }) => Ok((entries.to_vec(), complete)),
         _ => Err(malformed()),
     }
 }

@@ -151,7 +151,7 @@ impl RecordStoreView {
                 .first()
                 .filter(|entry| entry.key[..] == location.key[..])
                 .map(|entry| {
-                    self.node(location.clone(), entry.version, entry.total_len, &entry.value)
+                    self.node(location.clone(), entry.version, entry.total_len, entry.bytes())
                 })
                 .transpose()?,
             _ => return Err(malformed()),

@@ -145,7 +145,7 @@ impl FileSystem {
             if let Some(OwnedResult::Listing { entries, .. }) = results.first()
                 && let Some(entry) = entries.first()
             {
-                stamps.add(&entry.value);
+                stamps.add(entry.bytes());
             }
         }
         Ok((stamps, DelegationStamp::given(read_stamp, least)))
@@ -177,7 +177,7 @@ impl FileSystem {
                 return Ok(None);
             };
             names.extend(
-                entries.iter().filter_map(|entry| Some(key::parse_entry(&entry.key)?.1.into())),
+                entries.iter().filter_map(|entry| Some(key::parse_entry(entry.key)?.1.into())),
             );
         }
         Ok(DelegationStamp::given(read_stamp, least).map(|delegation| (names, delegation)))

@@ -252,7 +252,7 @@ fn open(
         opener,
         ring,
         reader: Mutex::new(reader),
-        arena,
+        arena: arena.map(Arc::new),
         grants: GrantPool::default(),
         faults: None,
     })

@@ -346,7 +346,13 @@ impl NodeLink {
     /// The node's arena, over shared memory.
     #[must_use]
     pub fn arena(&self) -> Option<&ArenaView> {
-        self.shared.arena.as_ref()
+        self.shared.arena.as_deref()
+    }
+
+    /// The node's arena, for one who looks at it longer than this link may last.
+    #[must_use]
+    pub fn shared_arena(&self) -> Option<Arc<ArenaView>> {
+        self.shared.arena.clone()
     }
 
     /// The node's arena, where it may stand in for requests: the link is alive, and no faults are

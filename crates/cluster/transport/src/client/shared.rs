@@ -43,7 +43,7 @@ pub(super) struct LinkShared {
     pub(super) ring: Option<RingSender>,
     /// Locked by the thread that has the role of the reader; never waited for.
     pub(super) reader: Mutex<LinkReader>,
-    pub(super) arena: Option<ArenaView>,
+    pub(super) arena: Option<Arc<ArenaView>>,
     pub(super) grants: GrantPool,
     /// Of the node whose link this is.
     pub(super) faults: Option<Arc<FaultSwitch>>,

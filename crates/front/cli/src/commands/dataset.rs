@@ -8,6 +8,7 @@ use samite_wire::control::{
     SemanticsKind,
 };
 
+use super::scan::{self, ScanArgs};
 use crate::cluster::ClusterTarget;
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
@@ -31,6 +32,8 @@ Examples:
   samite dataset create safe --mirror 2
   samite dataset create models --mirror 3 --reads any
   samite dataset create ledger --durability logged
+  samite dataset create archive --backend lmdb
+  samite dataset create archive --backend posix --path /flash/archive
   samite dataset create bulk --distribution weighted=0:1,1:3 --chunk 256K")]
     Create {
         /// Name: letters, digits, `-`, `_`, `.`
@@ -55,9 +58,9 @@ Examples:
         /// Nodes that hold each record [default: as `samite up --mirror` said]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=3))]
         mirror: Option<u8>,
-        /// What a restart of all nodes leaves: `memory`, nothing; `logged`, every acknowledged operation (nodes need --durable)
-        #[arg(long, value_name = "WHAT", default_value = "memory", value_parser = parse_durability)]
-        durability: DurabilityKind,
+        /// What a restart of all nodes leaves: `memory`, nothing; `logged`, every acknowledged operation (nodes need --durable) [default: memory; logged on a backend that remembers]
+        #[arg(long, value_name = "WHAT", value_parser = parse_durability)]
+        durability: Option<DurabilityKind>,
         /// Who answers reads: `primary`, or `any` node that holds the record, which is the one on the reader's host if there is one [default: as `up` was told]
         #[arg(long, value_name = "WHO", value_parser = parse_reads)]
         reads: Option<ReadsKind>,
@@ -89,6 +92,15 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Print version, length and key of each record
+    ///
+    /// Keys are those of records: a view puts a byte or more in front of the names that its users give.
+    #[command(after_help = "\
+Examples:
+  samite dataset scan results
+  samite dataset scan results --local --count     what this host has of it
+  samite dataset scan results --prefix a --json")]
+    Scan(ScanArgs),
     /// Remove a dataset and all of its records
     #[command(after_help = "Example:\n  samite dataset drop results")]
     Drop {
@@ -189,7 +201,7 @@ pub fn run(args: &DatasetArgs, target: &ClusterTarget) -> Result<(), CommandFail
                 chunk_len: *chunk,
                 access: DatasetAccess { mode: *mode, ..DatasetAccess::default() },
                 redundancy: mirror.map_or(own.redundancy, Redundancy),
-                durability: *durability,
+                durability: durability.unwrap_or_else(|| samite_registry::durability(backend)),
                 reads: reads.unwrap_or(own.reads),
                 ..own
             };
@@ -203,6 +215,7 @@ pub fn run(args: &DatasetArgs, target: &ClusterTarget) -> Result<(), CommandFail
             Ok(client.set_access(dataset, Some(*uid), None)?)
         }
         DatasetCommand::List { json } => list(&client, *json),
+        DatasetCommand::Scan(args) => scan::run(args, &client),
         DatasetCommand::Drop { dataset } => Ok(client.drop_dataset(dataset)?),
     }
 }

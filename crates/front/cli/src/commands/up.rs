@@ -12,7 +12,7 @@ use samite_launch::{cluster_record, memory};
 use samite_node::{MetricsAddress, etcd};
 use samite_types::fault::parse_time;
 use samite_types::{NodeId, Redundancy, human_bytes};
-use samite_wire::control::ReadsKind;
+use samite_wire::control::{BackendSpec, MEMORY_BACKEND, ReadsKind};
 
 use crate::cluster::{ClusterTarget, FILES_DATASET};
 use crate::commands::dataset::parse_reads;
@@ -38,6 +38,7 @@ Examples:
   samite up --local 4 --memory 512M --name scratch
   samite up --local 3 --mirror 2 --coordinator etcd
   samite up --local 2 --durable /flash/job
+  samite up --local 2 --durable /flash/job --backend lmdb
   samite up --local 2 --tls
   samite up --local 2 --metrics 127.0.0.1:9100")]
 pub struct UpArgs {
@@ -56,6 +57,12 @@ pub struct UpArgs {
     /// Keep files, keys and objects in this directory, too, so that the same `up` brings them back after the nodes have ended, or died
     #[arg(long, value_name = "DIR")]
     durable: Option<PathBuf>,
+    /// What holds files, keys and objects when they are made: `memory` and a log, or a backend that remembers, as `samite dataset create` has them
+    #[arg(long, value_name = "NAME", requires = "durable", default_value = MEMORY_BACKEND, value_parser = parse_backend)]
+    backend: String,
+    /// Directory in which the backend keeps them, if it is to be elsewhere than in DIR
+    #[arg(long, value_name = "DIR", requires = "backend")]
+    path: Option<String>,
     /// What this node kept on flash is damaged: set that aside, under another name, and bring the node up to date from the others
     #[arg(long, value_name = "NODE", requires = "durable", value_parser = parse_node)]
     renew: Vec<NodeId>,
@@ -176,6 +183,15 @@ fn bring_up(
     Ok((file, client))
 }
 
+/// A backend whose records are there again after a restart.
+fn parse_backend(text: &str) -> Result<String, String> {
+    let entry = samite_registry::find(text).map_err(|error| error.message().to_owned())?;
+    match entry.outlives_nodes() {
+        true => Ok(text.to_owned()),
+        false => Err(format!("{text} keeps nothing over a restart")),
+    }
+}
+
 impl UpArgs {
     /// The cluster that is to be started.
     fn plan(
@@ -201,6 +217,7 @@ impl UpArgs {
             tls_files: tls.files.clone(),
             files_dataset: FILES_DATASET,
             datasets: &[kv::DATASET, object::DATASET],
+            backend: BackendSpec { name: self.backend.clone(), path: self.path.clone() },
             metrics: self.metrics.clone(),
             request_timeout,
         }

@@ -12,7 +12,7 @@ use samite_client::runtime::{
 use samite_fs::{CallerContext, FileSystem};
 use samite_node::MetricsAddress;
 use samite_types::{Error, ErrorKind, NodeId, Redundancy, Result};
-use samite_wire::control::{DatasetSpec, DurabilityKind, ReadsKind};
+use samite_wire::control::{BackendSpec, DatasetSpec, DurabilityKind, ReadsKind};
 
 use super::{spawn, sweep};
 use crate::cluster_record::{ClusterRecord, CoordinatorLocation};
@@ -62,6 +62,8 @@ pub struct LocalPlan {
     pub files_dataset: &'static str,
     /// Datasets that are made durable, beside that, where there are durable ones.
     pub datasets: &'static [&'static str],
+    /// Where all of them are kept, when they are made.
+    pub backend: BackendSpec,
     /// Where nodes serve their metrics; see [`MetricsAddress::of_node`].
     pub metrics: Option<MetricsAddress>,
     /// How long each request to the nodes may take, in place of 2 s.
@@ -371,7 +373,7 @@ impl<'a> StartingCluster<'a> {
         let files = self.plan.files_dataset;
         if setup.durable.is_some() {
             for name in std::iter::once(&files).chain(self.plan.datasets) {
-                make_durable(&client, name)?;
+                make_durable(&client, name, &self.plan.backend)?;
             }
         }
         let fs = FileSystem::open(&client, files)?;
@@ -437,11 +439,12 @@ impl<'a> StartingCluster<'a> {
 }
 
 /// Makes a dataset of the views durable, unless it is there.
-fn make_durable(client: &Client, name: &str) -> Result<()> {
+fn make_durable(client: &Client, name: &str, backend: &BackendSpec) -> Result<()> {
     match client.dataset(name) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let durability = DurabilityKind::Logged;
-            client.create_dataset(&DatasetSpec { durability, ..client.spec(name) }).map(drop)
+            let (durability, backend) = (DurabilityKind::Logged, backend.clone());
+            let spec = DatasetSpec { durability, backend, ..client.spec(name) };
+            client.create_dataset(&spec).map(drop)
         }
         found => found.map(drop),
     }

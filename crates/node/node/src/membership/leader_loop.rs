@@ -285,7 +285,7 @@ fn answer(shared: &NodeShared, leading: Option<&LeadingCoordinator>, decided: De
         return;
     };
     let reply = match (verdict, leading.coordinator.map()) {
-        (Ok(LeaderVerdict::Reply(reply)), _) => reply,
+        (Ok(LeaderVerdict::Reply(reply)), _) => *reply,
         (Ok(LeaderVerdict::Map(known)), Some(map)) => shared.map_since(map, known),
         (Ok(LeaderVerdict::Map(_)), None) => ControlReply::Map(None),
         (Err(error), _) => refused(&error),

@@ -12,7 +12,7 @@ use samite_wire::membership::{Heartbeat, NodeLease};
 /// The answer once all decisions are saved.
 pub(crate) enum LeaderVerdict {
     /// That.
-    Reply(ControlReply),
+    Reply(Box<ControlReply>),
     /// The map, to a node that has that of this epoch.
     Map(Epoch),
 }
@@ -82,12 +82,14 @@ impl LeaderState {
         let mut known = Epoch(0);
         match request {
             ControlRequest::Heartbeat(beat) => {
-                return Ok(LeaderVerdict::Reply(ControlReply::Lease(self.heartbeat(now, &beat))));
+                return Ok(LeaderVerdict::Reply(
+                    ControlReply::Lease(self.heartbeat(now, &beat)).into(),
+                ));
             }
             ControlRequest::Join { info, before } => {
                 self.join(now, info, before)?;
                 if self.map().is_none() {
-                    return Ok(LeaderVerdict::Reply(ControlReply::Map(None)));
+                    return Ok(LeaderVerdict::Reply(ControlReply::Map(None).into()));
                 }
             }
             ControlRequest::CreateDataset(spec) => {
@@ -96,7 +98,7 @@ impl LeaderState {
             }
             ControlRequest::DropDataset { name } => {
                 self.coordinator.drop_dataset(&name)?;
-                return Ok(LeaderVerdict::Reply(ControlReply::Ok));
+                return Ok(LeaderVerdict::Reply(ControlReply::Ok.into()));
             }
             ControlRequest::SetAccess { name, owner, mode } => {
                 self.coordinator.set_access(&name, owner, mode)?;

@@ -18,6 +18,7 @@ use crate::map_watchers::MapWatch;
 use crate::membership::AnswerRoute;
 use crate::mutex::lock;
 use crate::shared::WorkerJob;
+use crate::targets::is_remembered;
 
 impl ShardService {
     pub(super) fn control(
@@ -132,7 +133,10 @@ impl ShardService {
         if let ControlRequest::Heartbeat(heartbeat) = &request {
             lock(&self.shared.membership.reachability).heard(heartbeat, SystemClock.monotonic());
         }
-        if self.shared.membership.leads() {
+        // Opening a target takes time.
+        let opens =
+            matches!(&request, ControlRequest::CreateDataset(spec) if is_remembered(&spec.backend));
+        if self.shared.membership.leads() && !opens {
             if let ControlRequest::Join { info, .. } = &request {
                 let process = format_args!("{:x}", info.incarnation);
                 tracing::info!(node = %info.node, process, addresses = ?info.addresses, "joins");

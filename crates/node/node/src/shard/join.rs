@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use samite_mirror::ApplyTime;
-use samite_partition::{AppliedOutcome, BlockGrants, NoGrants};
+use samite_partition::{AppliedOutcome, BlockGrants, NoGrants, RequestContext};
 use samite_placement::shard_of;
 use samite_transport::server::{ConnId, ConnectionPeer, ReplySink};
 use samite_types::{ClientId, Clock, Epoch, ErrorKind, RequestId, ShardId, SystemClock};
@@ -53,6 +53,7 @@ impl ShardService {
             return self.refuse(conn, id, request, ErrorKind::Busy, out);
         };
         let blocks = self.named_blocks(conn, request, budget);
+        let reads_in_place = out.shares_arena(conn);
         let account = account.waiting(|| SystemClock.monotonic());
         let asker = JoinedAsker { conn, request: id, budget: *budget, blocks, account };
         let mutations = request.operations.iter().map(Operation::is_mutation);
@@ -69,6 +70,7 @@ impl ShardService {
                 from: self.id,
                 join: number,
                 client: peer.client,
+                reads_in_place,
                 payload_max: PAYLOAD_LEN_MAX,
                 body: Arc::clone(&body),
                 payload: Arc::clone(&payload),
@@ -79,7 +81,8 @@ impl ShardService {
             self.shared.inboxes[usize::from(shard.get())].send(InboxMessage::Task(task));
         }
         let own = self.grants.split_off(conn, blocks_of());
-        let (answer, seen) = self.apply_mine(number, peer.client, request, budget, (now, at), own);
+        let (answer, seen) =
+            self.apply_mine(number, (peer.client, reads_in_place), request, budget, (now, at), own);
         self.answer(answer, seen, (self.id, body.len() + payload.len()), out);
     }
 
@@ -111,7 +114,7 @@ impl ShardService {
     fn apply_mine(
         &mut self,
         join: u64,
-        client: ClientId,
+        (client, reads_in_place): (ClientId, bool),
         request: &OperationRequest<'_>,
         budget: &ReplyBudget,
         (now, at): (Duration, ApplyTime),
@@ -119,7 +122,8 @@ impl ShardService {
     ) -> (ShardAnswer, Seen) {
         let shards = self.shared.shards();
         let term_max = self.shared.revocations.term_max(client, budget.lease_term);
-        let context = context(&request.header, budget, now, term_max);
+        let context =
+            RequestContext { reads_in_place, ..context(&request.header, budget, now, term_max) };
         let mut outcomes = Vec::new();
         let known = self
             .map
@@ -264,7 +268,8 @@ impl ShardService {
                 return self.park(WaitingWork::Task(task), until);
             }
         }
-        let ShardTask { from, join, client, grants, cost, .. } = task;
+        let ShardTask { from, join, client, reads_in_place, grants, cost, .. } = task;
+        let client = (client, reads_in_place);
         let (answer, seen) = self.apply_mine(join, client, &request, &budget, (now, at), grants);
         drop(cost);
         self.answer(answer, seen, (from, len), out);

@@ -2,8 +2,10 @@
 //! scans both ways, keys that share long beginnings, and a map that fails.
 #![allow(dead_code, reason = "not every test file uses all of it")]
 
+pub mod crash;
+
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -407,6 +409,16 @@ pub fn run(map: OpenMap, steps: &[Step]) {
         pair.run(&Step::Delete { key }).expect("delete");
     }
     assert_eq!(pair.target().backend().usage().used, 0, "something is charged for nothing");
+    pair.run(&Step::Take { commits: true }).expect("take");
+    drop(pair);
+    let all = (Bound::Unbounded, Bound::Unbounded);
+    let mut count = 0;
+    let mut visit = |_: &[u8], _: &[u8]| {
+        count += 1;
+        ControlFlow::Continue(())
+    };
+    map(dir.path()).scan(PLACE, all, false, &mut visit).expect("scan");
+    assert_eq!(count, 1, "rows of records are left over");
 }
 
 /// Runs steps while calls of the map fail, every `nth`: an error changes nothing, and what failed

@@ -338,11 +338,11 @@ impl OrderedLeaves {
     }
 
     /// Places in key order, leaf by leaf.
-    pub(super) fn range(
-        &self,
-        pool: &RecordPool,
-        (from, to): (Bound<&[u8]>, Bound<&[u8]>),
-    ) -> impl DoubleEndedIterator<Item = &[PoolPosition]> {
+    pub(super) fn range<'l, 'b>(
+        &'l self,
+        pool: &'l RecordPool,
+        (from, to): (Bound<&'b [u8]>, Bound<&'b [u8]>),
+    ) -> impl DoubleEndedIterator<Item = &'l [PoolPosition]> + use<'l, 'b> {
         let first = match from {
             Bound::Included(key) | Bound::Excluded(key) => self.leaf_for(key).0,
             Bound::Unbounded => &RecordKey::default(),

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use samite_arena::node::{Arena, ArenaExtent, BLOCK_CHARGE, SlabPool, SlotCounts, class_of};
 use samite_types::{Error, Result};
 
 use super::value::{HEAP_LEN_MAX, NEAR_LEN_MAX};
 use crate::quota::{QuotaAccount, TargetQuota};
-use samite_arena::node::{Arena, ArenaExtent, BLOCK_CHARGE, SlabPool, SlotCounts, class_of};
 
 /// Charge of a record beside its key and values outside the record, in bytes: 248 of its own in a
 /// pool that may have holes, and its place in a leaf (those are about two thirds full).

@@ -87,10 +87,10 @@ impl RecordTable {
     }
 
     /// Records in key order.
-    pub(super) fn range<'t>(
+    pub(super) fn range<'t, 'b>(
         &'t self,
-        bounds: (Bound<&'t [u8]>, Bound<&'t [u8]>),
-    ) -> impl DoubleEndedIterator<Item = (&'t [u8], &'t PooledRecord)> {
+        bounds: (Bound<&'b [u8]>, Bound<&'b [u8]>),
+    ) -> impl DoubleEndedIterator<Item = (&'t [u8], &'t PooledRecord)> + use<'t, 'b> {
         self.leaves.range(&self.pool, bounds).flatten().map(|place| {
             let PoolEntry { key, record, .. } = self.pool.get(*place);
             (key.as_slice(), record)

@@ -7,15 +7,16 @@ use std::mem::{self, MaybeUninit};
 use std::ops::Range;
 use std::sync::Arc;
 
+use samite_arena::node::{ArenaExtent, SLOT_LEN_MAX};
 use samite_types::Result;
 use samite_wire::limits::BLOCK_LEN;
+use samite_wire::op::BlockRef;
 use smallvec::SmallVec;
 
 use super::space::{PartitionSpace, heap_charge};
 use super::sums::PartSums;
 use crate::bytes::SharedBytes;
 use crate::value_piece::{ValuePiece, ValueView};
-use samite_arena::node::{ArenaExtent, SLOT_LEN_MAX};
 
 /// Bytes of value that one part covers.
 pub(super) const PART_LEN: u32 = BLOCK_LEN as u32;
@@ -32,6 +33,10 @@ pub(super) struct RecordValue {
     /// Parts from the first on; those that are missing at the end are holes.
     parts: SmallVec<[ValuePart; 1]>,
 }
+
+/// Some bytes are not what was written.
+#[derive(Debug)]
+pub(super) struct ValueDamage;
 
 /// 64 KiB of a value.
 #[derive(Debug, Default)]
@@ -289,16 +294,65 @@ impl RecordValue {
         is_right
     }
 
+    /// The first bytes, as many as `len`; where they do not lie in one place, they are gathered.
+    ///
+    /// # Errors
+    /// Some of them are damaged.
+    pub(super) fn first_bytes<'v>(
+        &'v self,
+        len: u32,
+        gathered: &'v mut Vec<u8>,
+    ) -> std::result::Result<&'v [u8], ValueDamage> {
+        if let Some(head) = self.head(len) {
+            return Ok(head);
+        }
+        gathered.clear();
+        match self.look(0, len, &mut |seen| seen.append_to(gathered)) {
+            true => Ok(gathered),
+            false => Err(ValueDamage),
+        }
+    }
+
     /// The first bytes as one slice, if they lie in one, all of `len` are valid, and right.
-    pub(super) fn head(&self, len: u32) -> Option<&[u8]> {
+    fn head(&self, len: u32) -> Option<&[u8]> {
         let len = len.min(self.len);
         match self.parts.first() {
             _ if len == 0 => Some(&[]),
-            Some(part) if part.check(0..len.min(part.valid), None) => {
+            Some(part) if len <= part.valid && part.check(0..len, None) => {
                 part.as_slice().get(..len as usize)
             }
             _ => None,
         }
+    }
+
+    /// Gives `blocks` references to all bytes, if there are any and all of them lie in the arena;
+    /// whether that is so. Parts that were found right in this `round` are not looked at.
+    ///
+    /// # Errors
+    /// Some of them are damaged.
+    pub(super) fn refer(
+        &self,
+        round: u16,
+        blocks: &mut impl Extend<BlockRef>,
+    ) -> std::result::Result<bool, ValueDamage> {
+        let starts = (0..self.len).step_by(PART_LEN as usize);
+        let parts = || self.parts.iter().zip(starts.clone());
+        let is_there = |(part, start): (&ValuePart, u32)| {
+            matches!(part.storage, PartStorage::Arena(_))
+                && part.valid >= (self.len - start).min(PART_LEN)
+        };
+        if self.parts.len() < starts.len() || self.len == 0 || !parts().all(is_there) {
+            return Ok(false);
+        }
+        for (part, start) in parts() {
+            let PartStorage::Arena(extent) = &part.storage else { return Ok(false) };
+            if !part.sums.check_once(part.as_slice(), round) {
+                return Err(ValueDamage);
+            }
+            let len = (self.len - start).min(PART_LEN);
+            blocks.extend([extent.block_ref(0..len)]);
+        }
+        Ok(true)
     }
 
     /// Checks all bytes, and makes the sums that are missing. Returns a digest of the bytes, and

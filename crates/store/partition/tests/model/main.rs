@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use reference::{Act, Bytes, Cond, Op, Reference};
 use samite_backend::Backend;
 use samite_types::{ClientId, ErrorKind};
+use samite_wire::op::WHOLE_VALUES;
 use subject::Subject;
 
 fn key() -> impl Strategy<Value = Vec<u8>> {
@@ -63,7 +64,7 @@ fn act() -> impl Strategy<Value = Act> {
             .prop_map(|(key, offset, count, to, slack)| {
                 Act::Advance { key, offset, count, to, slack }
             }),
-        2 => (prefix(), prefix(), 0..5_u32, any::<bool>(), prop_oneof![Just(0_u32), Just(2000)])
+        2 => (prefix(), prefix(), 0..5_u32, any::<bool>(), prop_oneof![Just(0_u32), Just(2000), Just(WHOLE_VALUES)])
             .prop_map(|(prefix, after, limit, reverse, value_len_max)| {
                 Act::List { prefix, after, limit, reverse, value_len_max }
             }),

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use samite_partition::limits::REMEMBERED_LEN_MAX;
 use samite_types::{ClientId, ErrorKind, Version};
-use samite_wire::op::ReplyEncoder;
+use samite_wire::limits::BLOCK_LEN;
+use samite_wire::op::{ReplyEncoder, WHOLE_VALUES};
 
 /// An action, with everything owned.
 #[derive(Clone, Debug)]
@@ -552,6 +553,10 @@ impl Reference {
         for (key, (version, value)) in &found {
             let head = &value[..value.len().min(value_len as usize)];
             let (version, len) = (Version(*version), value.len() as u32);
+            if value_len == WHOLE_VALUES && self.is_changing && len > BLOCK_LEN as u32 {
+                ReplyEncoder::encode_left_entry(&mut entries, key, version, len);
+                continue;
+            }
             ReplyEncoder::encode_list_entry(&mut entries, key, version, len, head);
         }
         Out::Listing(complete, found.len() as u32, entries)
