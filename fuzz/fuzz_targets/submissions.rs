@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use samite_wire::op::OperationRequest;
-use samite_wire::submission::{LOCK_WORDS, QUEUE_SLOT_LEN, REQUEST_LEN_MAX, SlotContents};
+use samite_arena::submission::{LOCK_WORDS, QUEUE_SLOT_LEN, REQUEST_LEN_MAX, SlotContents};
 
 fuzz_target!(|input: &[u8]| {
     let mut raw = [0; QUEUE_SLOT_LEN];

@@ -1,4 +1,4 @@
-//! Words that every layer shares: ids, errors with their errno, time and randomness; and a hint to the processor.
+//! Words that every layer shares: ids, errors with their errno, time and randomness.
 //!
 //! Nothing here performs I/O. A bare `u64` never crosses a crate boundary when it means a
 //! partition, an epoch or a client: each has a newtype, so the compiler keeps them apart.
@@ -8,7 +8,6 @@ mod env;
 mod error;
 pub mod fault;
 mod ids;
-mod prefetch;
 mod time;
 
 pub use bytes::human_bytes;
@@ -18,5 +17,4 @@ pub use ids::{
     ClientId, DatasetId, Epoch, NodeId, PartitionId, Position, Redundancy, RequestId, Seq, ShardId,
     TargetId, Term, Version,
 };
-pub use prefetch::{prefetch, prefetch_to_write};
 pub use time::{Deadline, utc};

@@ -10,7 +10,6 @@
 //! limit of [`limits`] before memory is taken for it.
 
 pub mod access;
-pub mod arena;
 pub mod checksum;
 mod codec;
 pub mod control;
@@ -19,11 +18,9 @@ pub mod frame;
 pub mod hello;
 pub mod limits;
 pub mod lock;
-pub mod lookup;
 pub mod membership;
 pub mod op;
 pub mod peer;
 pub mod status;
-pub mod submission;
 
 pub use codec::{FieldDecoder, WireError};

@@ -10,8 +10,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use samite_arena::lookup::RecordId;
 use samite_types::{ClientId, Clock, DatasetId, PartitionId, SystemClock};
-use samite_wire::lookup::RecordId;
 use samite_wire::op::{Operation, TouchedRecords};
 
 /// One bit for each counter that a request touches: those of partitions, then those of keys.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use samite_arena::lookup::{HEAD_LEN, LookupHead, RecordId};
 use samite_placement::{ClusterMap, Distribution, hash};
 use samite_types::{DatasetId, Deadline, Epoch, NodeId, PartitionId, Redundancy, Result};
-use samite_wire::control::{DatasetData, DatasetSpec, DurabilityKind};
+use samite_wire::control::{DatasetData, DatasetSpec, DurabilityKind, MEMORY_BACKEND};
 use samite_wire::limits::OPERATIONS_MAX;
-use samite_wire::lookup::{HEAD_LEN, LookupHead, RecordId};
 use samite_wire::op::Operation;
 
 use crate::changes::{mask_of, mask_of_key};
@@ -30,16 +30,23 @@ struct DatasetInner {
     partitions: u32,
     distribution: Distribution,
     name_space_generation: AtomicU64,
+    /// Its changes may be completed early: its nodes publish each record that they have, and wait
+    /// for no other node and no flash.
+    completes_early: bool,
 }
 
 impl Dataset {
     pub(crate) fn new(client: Client, data: &DatasetData, map: &ClusterMap) -> Self {
+        let spec = &data.spec;
         let inner = DatasetInner {
             client,
             data: data.clone(),
             partitions: map.partitions(),
             distribution: map.distribution(data),
             name_space_generation: AtomicU64::new(0),
+            completes_early: spec.redundancy.get() == 1
+                && spec.durability == DurabilityKind::Memory
+                && spec.backend.name == MEMORY_BACKEND,
         };
         Self { inner: Arc::new(inner) }
     }
@@ -60,6 +67,10 @@ impl Dataset {
     #[must_use]
     pub fn spec(&self) -> &DatasetSpec {
         &self.inner.data.spec
+    }
+
+    pub(crate) fn completes_early(&self) -> bool {
+        self.inner.completes_early
     }
 
     pub(crate) fn redundancy(&self) -> Redundancy {

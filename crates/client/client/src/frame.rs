@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 
+use samite_arena::BlockGrant;
 use samite_transport::client::{NodeLink, RequestTicket};
-use samite_transport::shm::BlockGrant;
 use samite_types::{DatasetId, Deadline, Epoch, ErrorKind, Result, Seq};
 use samite_wire::control::{ControlReply, ControlRequest};
 use samite_wire::frame::FrameKind;

@@ -74,6 +74,7 @@ pub use config::{
     ClientOptions, ClusterConfig, ENV_TRANSPORT, parse_transport, transport_from_env,
 };
 pub use dataset::Dataset;
+pub use early_completion::CompletedChange;
 pub use key_text::key_text;
 pub use op::ClientOperation;
 pub use outcome::{
@@ -81,6 +82,6 @@ pub use outcome::{
 };
 pub use pending::{FinishStep, PendingOperations};
 pub use revocations::RecallListener;
+pub use samite_arena::lookup::{HEAD_LEN, LookupHead};
 pub use samite_transport::client::WaitEnd;
-pub use samite_transport::shm::SubmittedEntry;
 pub use samite_transport::{TlsAuthorities, TransportKind};

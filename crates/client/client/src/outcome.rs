@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use samite_transport::shm::ArenaView;
+use samite_arena::ArenaView;
 use samite_types::{Error, ErrorKind, Result, Version};
 use samite_wire::op::{List, ListEntry, ListedValue, ListingEntries};
 

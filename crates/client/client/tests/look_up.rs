@@ -3,10 +3,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use samite_client::HEAD_LEN;
 use samite_client::{Dataset, TransportKind};
 use samite_testkit::datasets::{client, cluster, dataset};
 use samite_types::{Epoch, NodeId, PartitionId};
-use samite_wire::lookup::HEAD_LEN;
 use samite_wire::op::{Action, Guard, Operation, ValueData};
 
 const ANY_NAME_SPACE: Epoch = Epoch(u64::MAX);

@@ -13,6 +13,9 @@ use crate::commit::{ExpectedValue, NewValue};
 use crate::key::{KeyPlace, KeyScope};
 use crate::manifest::{CHUNK_KIND, DRAFT_KIND, HEAD_LEN, MANIFEST_LEN_MAX, total_len_of};
 
+/// Longest value that [`KvView::set`] tries to set without a request, in bytes.
+const SET_LEN_MAX: usize = 256;
+
 /// A value with its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionedValue {
@@ -134,6 +137,16 @@ impl KvView {
         })
     }
 
+    /// Whether a change of the key's small value could be made without a request, and has been:
+    /// whoever makes a manifest also deletes the small value, and no change of this key by this
+    /// session is under way whose end nobody has waited for.
+    fn is_completed(&self, place: &KeyPlace, action: Action<'_>, guard: Option<Guard<'_>>) -> bool {
+        let mut operation = small(place, action);
+        operation.guards.extend(guard);
+        self.dataset.read_stamp_of_key(&place.value).is_some()
+            && self.dataset.try_complete(&mut operation.into()).is_some()
+    }
+
     /// The value of `key`, or `None`.
     ///
     /// # Errors
@@ -184,6 +197,24 @@ impl KvView {
         self.store(key, value, ExpectedValue::Any)
     }
 
+    /// Sets the value of `key`, as [`Self::put`] does, for a caller that needs no version: a short
+    /// value takes no request where the node of the key is on this host.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn set(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        let place = self.place(key)?;
+        let put = || Action::Put { key: &place.value, data: ValueData::Inline(value) };
+        // A record that is new is published, so that its removal takes no request either.
+        let is_new = Some(Guard::Absent(&place.value));
+        if value.len() <= SET_LEN_MAX
+            && (self.is_completed(&place, put(), is_new) || self.is_completed(&place, put(), None))
+        {
+            return Ok(());
+        }
+        self.put(key, value).map(drop)
+    }
+
     /// Sets the value of `key` if it has none.
     ///
     /// # Errors
@@ -217,7 +248,11 @@ impl KvView {
     /// As [`Self::get`].
     pub fn delete(&self, key: &[u8]) -> Result<bool> {
         let place = self.place(key)?;
-        match self.try_small(&place, None, Action::Delete { key: &place.value }, None)? {
+        let delete = || Action::Delete { key: &place.value };
+        if self.is_completed(&place, delete(), None) {
+            return Ok(true);
+        }
+        match self.try_small(&place, None, delete(), None)? {
             SmallTry::Done(result) => result.existed(),
             SmallTry::Failed(failure) => {
                 Err(failure.into_error(format_args!("delete {}", key_text(key))))

@@ -15,7 +15,6 @@ mod fault;
 mod handshake;
 mod key;
 mod socket;
-mod spin;
 mod tls;
 
 pub mod client;
@@ -24,5 +23,4 @@ pub mod shm;
 
 pub use address::{Address, TransportKind};
 pub use key::ClusterKey;
-pub use spin::{PollCost, SpinTime};
 pub use tls::{TlsAuthorities, TlsFiles};

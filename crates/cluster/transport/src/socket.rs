@@ -7,12 +7,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
+use samite_cpu::timespec;
 use samite_types::{Deadline, Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
@@ -31,13 +32,6 @@ const DESCRIPTOR_MIN: i32 = 900;
 
 /// Descriptors received with a message.
 pub(crate) type Descriptors = SmallVec<[OwnedFd; DESCRIPTORS_MAX]>;
-
-pub(crate) fn timespec(duration: Duration) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(duration.subsec_nanos()),
-    }
-}
 
 /// Waits until `fd` is ready for any of `flags`, at most for `timeout`. Returns what it is ready for: nothing after the timeout
 /// or a signal.

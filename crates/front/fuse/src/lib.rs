@@ -21,7 +21,6 @@
 //! - One slow request holds up nobody but its caller, as long as a worker is free.
 //! - When the daemon dies, calls fail with `ENOTCONN` at once.
 
-mod affinity;
 mod caching;
 mod directories;
 mod directory_places;

@@ -19,9 +19,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use samite_transport::{PollCost, SpinTime};
-
-use crate::affinity::{AffinityFollower, leave};
+use samite_cpu::{AffinityFollower, PollCost, SpinTime, leave};
 
 /// Time between two checks whether a worker in standby is missed: it is for two of them at most.
 const STANDBY_TICK: Duration = Duration::from_millis(20);

@@ -233,6 +233,9 @@ fn named(operations: &[Operation<'_>]) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
+    use samite_backend::Backend;
+    use samite_backend::memory::MemoryBackend;
+
     use super::*;
 
     fn block(granted: BlockRef, len: u32) -> BlockRef {
@@ -241,7 +244,7 @@ mod tests {
 
     #[test]
     fn the_count_follows_every_way_a_block_can_go() {
-        let arena = Arena::create(64 << 20, 1).unwrap();
+        let arena = MemoryBackend::new(64 << 20, 1).unwrap().arena().unwrap();
         let count = Arc::new(AtomicU64::new(0));
         let granter = BlockGranter::new(arena, Arc::clone(&count));
         let held = || count.load(Ordering::Relaxed);
@@ -274,7 +277,7 @@ mod tests {
 
     #[test]
     fn grants_are_bounded_for_each_and_for_all() {
-        let arena = Arena::create(64 << 20, 1).unwrap();
+        let arena = MemoryBackend::new(64 << 20, 1).unwrap().arena().unwrap();
         let all = arena.layout().block_count() as usize;
         let count = Arc::new(AtomicU64::new(0));
         let granter = BlockGranter::new(arena, count);
@@ -287,7 +290,7 @@ mod tests {
 
     #[test]
     fn used_blocks_are_replaced_and_unused_ones_named_again() {
-        let arena = Arena::create(64 << 20, 1).unwrap();
+        let arena = MemoryBackend::new(64 << 20, 1).unwrap().arena().unwrap();
         let count = Arc::new(AtomicU64::new(0));
         let granter = BlockGranter::new(arena, Arc::clone(&count));
         let mut table = BlockGrantTable::new(granter);

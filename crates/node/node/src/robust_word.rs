@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use samite_backend::Arena;
+use samite_arena::Arena;
 
 #[repr(C)]
 struct RobustEntry {
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn the_word_says_whether_the_thread_lives() {
         let arena = MemoryBackend::new(1 << 20, 1).unwrap().arena().unwrap();
-        let alive = || arena.alive().load(Ordering::SeqCst) & samite_wire::lookup::ALIVE_MASK;
+        let alive = || arena.alive().load(Ordering::SeqCst) & samite_arena::lookup::ALIVE_MASK;
         assert_eq!(alive(), 0);
         let guard = AliveWord::new(&arena).unwrap();
         assert_ne!(alive(), 0);

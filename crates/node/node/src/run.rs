@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 
+use samite_arena::layout::SHARDS_MAX;
 use samite_backend::{Arena, Backend};
 use samite_coordinator::LeaderReachability;
 use samite_coordinator::store::{
@@ -20,7 +21,6 @@ use samite_types::{
     Clock, Entropy, Epoch, Error, ErrorKind, NodeId, Result, ShardId, SystemClock, SystemEntropy,
     TargetId,
 };
-use samite_wire::arena::SHARDS_MAX;
 use samite_wire::control::{BackendSpec, NodeInfo, TargetInfo, incarnation_at};
 use samite_wire::membership::LeaderAddress;
 use sha2::{Digest as _, Sha256};

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use samite_backend::Arena;
+use samite_arena::Arena;
 use samite_metrics::{MetricValues, registry};
 use samite_placement::ClusterMap;
 use samite_transport::server::{

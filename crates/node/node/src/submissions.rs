@@ -1,4 +1,4 @@
-//! The submission queues ([`samite_wire::submission`]): operations that clients of the host have
+//! The submission queues ([`samite_arena::submission`]): operations that clients of the host have
 //! completed early are carried out before whatever comes next.
 //!
 //! Which clients may: `submission_policy.rs`.
@@ -6,17 +6,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use samite_backend::{Arena, ExclusiveLock, LockTurn, SubmissionEntry};
+use samite_arena::lookup::RecordId;
+use samite_arena::submission::QUEUE_SLOTS;
+use samite_arena::{Arena, ExclusiveLock, LockTurn, QueueAccess, SubmissionEntry};
 use samite_partition::AppliedOutcome;
 use samite_placement::{ClusterMap, shard_of};
 use samite_types::{ClientId, Clock, DatasetId, Epoch, ShardId, SystemClock};
-use samite_wire::lookup::RecordId;
 use samite_wire::op::{Action, Guard, Operation, OperationRequest, TouchedRecords};
-use samite_wire::submission::QUEUE_SLOTS;
 use smallvec::SmallVec;
 
 use crate::partitions::{ApplyContext, DatasetIndex, OpenPartitions};
-use crate::submission_policy::{MapConditions, SubmissionClients, SubmissionPolicy};
 
 /// After so many entries the waiters on the node's core are served, also while others have
 /// submitted more than can wait.
@@ -32,15 +31,22 @@ pub(crate) struct ShardSubmissions {
     shards: u16,
     /// The map by which clients may complete operations early, or might when they last did.
     map: Option<Arc<ClusterMap>>,
-    /// Which clients may.
-    policy: SubmissionPolicy,
+    /// By the map partitions are about to move, or have lost their records.
+    map_conditions: (bool, bool),
+    /// The clients that may, or might until the queues were closed, if what is in the queues has
+    /// yet to be carried out.
+    access: QueueAccess,
+    /// Epoch of the map by which clients may; 0: they may not.
+    open_by: Epoch,
     /// Operations that were carried out since clients on this thread's core were last woken.
     since_turn: u64,
 }
 
 impl ShardSubmissions {
     pub(crate) fn new(arena: Arc<Arena>, shard: ShardId, shards: u16) -> Self {
-        Self { arena, shard, shards, map: None, policy: SubmissionPolicy::default(), since_turn: 0 }
+        let (access, open_by) = (QueueAccess::Closed, Epoch(0));
+        let map_conditions = (false, false);
+        Self { arena, shard, shards, map: None, map_conditions, access, open_by, since_turn: 0 }
     }
 
     /// Frees the slots that a client that is gone was about to submit.
@@ -48,37 +54,68 @@ impl ShardSubmissions {
         self.arena.drop_poster(self.shard, client);
     }
 
-    /// Which clients may complete operations early.
-    pub(crate) const fn policy(&self) -> &SubmissionPolicy {
-        &self.policy
+    /// Epoch of the map that was taken up; 0: none.
+    pub(crate) fn map_epoch(&self) -> Epoch {
+        self.map.as_ref().map_or(Epoch(0), |map| map.epoch())
+    }
+
+    /// Whether, by the map that was taken up, partitions are about to move, or have lost their
+    /// records.
+    pub(crate) const fn map_conditions(&self) -> (bool, bool) {
+        self.map_conditions
+    }
+
+    /// The clients that may complete operations early, or might until the queues were closed.
+    pub(crate) const fn access(&self) -> QueueAccess {
+        self.access
     }
 
     /// There is a new map. Entries that were submitted by the map before have been carried out:
     /// clients were shut out before this one came.
     pub(crate) fn take_up(&mut self, map: &Arc<ClusterMap>, has_moving: bool, has_lost: bool) {
         self.map = Some(Arc::clone(map));
-        self.policy.take_up(MapConditions { epoch: map.epoch(), has_moving, has_lost });
+        self.map_conditions = (has_moving, has_lost);
     }
 
-    /// Lets these clients complete operations early.
-    pub(crate) fn open(&mut self, clients: SubmissionClients) {
-        self.policy.opened(clients);
-        self.arena.open_submissions(self.shard, self.policy.open_by(), self.policy.only());
+    /// Whether these clients and no others have access, by the newest map.
+    pub(crate) fn stands(&self, access: QueueAccess) -> bool {
+        match self.open_by {
+            Epoch(0) => access == QueueAccess::Closed,
+            open_by => access == self.access && open_by == self.map_epoch(),
+        }
+    }
+
+    /// Lets these clients complete operations early. The queues are closed.
+    pub(crate) fn open(&mut self, access: QueueAccess) {
+        if access != QueueAccess::Closed {
+            (self.access, self.open_by) = (access, self.map_epoch());
+            self.reopen();
+        }
     }
 
     /// No client submits from here on. Whether some might: then the entries that were submitted are
     /// to be [carried out](ShardSubmissions::drain), and [`ShardSubmissions::drained`] comes after.
     pub(crate) fn close(&mut self) -> bool {
-        let was_open = self.policy.close();
+        let was_open = std::mem::replace(&mut self.open_by, Epoch(0)) != Epoch(0);
         if was_open {
-            self.arena.close_submissions(self.shard);
+            self.close_briefly();
         }
         was_open
     }
 
     /// All entries that were there when the queues were closed are carried out.
     pub(crate) const fn drained(&mut self) {
-        self.policy.drained();
+        self.access = QueueAccess::Closed;
+    }
+
+    /// Has clients see that the queues are closed.
+    fn close_briefly(&self) {
+        self.arena.set_queue_access(self.shard, Epoch(0), QueueAccess::Closed);
+    }
+
+    /// Has clients see to whom the queues are open.
+    fn reopen(&self) {
+        self.arena.set_queue_access(self.shard, self.open_by, self.access);
     }
 
     /// Whether there are entries.
@@ -135,7 +172,7 @@ impl ShardSubmissions {
 
     /// The time, if delegations have anything to do with the entries; else zero.
     fn time_for(&self, partitions: &OpenPartitions) -> Duration {
-        if self.policy.only().is_none() && !partitions.has_delegations() {
+        if self.access.only().is_none() && !partitions.has_delegations() {
             return Duration::ZERO;
         }
         SystemClock.monotonic()
@@ -159,8 +196,8 @@ impl ShardSubmissions {
         partitions: &mut OpenPartitions,
     ) -> ExclusiveLocks {
         let mut locks = ExclusiveLocks { locked: SmallVec::new(), reopens: false };
-        if self.policy.open_by() != Epoch(0) && forbids_others(operation) {
-            self.arena.close_submissions(self.shard);
+        if self.open_by != Epoch(0) && forbids_others(operation) {
+            self.close_briefly();
             self.carry_out_all(partitions);
             locks.reopens = true;
         }
@@ -181,8 +218,8 @@ impl ShardSubmissions {
         for lock in locks.locked {
             self.arena.unlock_exclusive(self.shard, lock);
         }
-        if locks.reopens && self.policy.open_by() != Epoch(0) {
-            self.arena.open_submissions(self.shard, self.policy.open_by(), self.policy.only());
+        if locks.reopens && self.open_by != Epoch(0) {
+            self.reopen();
         }
     }
 

@@ -1,12 +1,11 @@
 //! Backends: the code that turns a target into a record store.
 //!
 //! [`RecordStore`] is the records of one partition, [`Backend`] one target as one shard sees it.
-//! [`memory`] stores them in an [`arena`] that clients on the same host can map; [`null`] stores
+//! [`memory`] stores them in an [`Arena`] that clients on the same host can map; [`null`] stores
 //! lengths only and isolates the framework's own cost. [`ordered`] makes record stores that remember
 //! of any ordered map on disk.
 //! Every backend passes [`conformance`].
 
-pub mod arena;
 pub mod conformance;
 pub mod memory;
 pub mod null;
@@ -21,7 +20,6 @@ mod store;
 mod target;
 mod value_piece;
 
-pub use arena::{Arena, ArenaExtent, CoreWaiters, ExclusiveLock, LockTurn, SubmissionEntry};
 pub use bytes::SharedBytes;
 pub use commit::{CommitRecords, CommitTarget, RowChange, StoredPartition, WriteBatch};
 pub use quota::{KEPT_IDLE, QuotaAccount, QuotaLimit, TargetQuota};
@@ -31,3 +29,6 @@ pub use record::{
 pub use store::{PublishRecords, ReadRecords, RecordStore, ScrubRecords, WriteRecords};
 pub use target::{Backend, BackendOffers, RestartSource, TargetUsage};
 pub use value_piece::{ValuePiece, ValueView, WriteSource};
+
+pub use samite_arena::lookup::HEAD_LEN;
+pub use samite_arena::{Arena, ArenaExtent};

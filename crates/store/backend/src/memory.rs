@@ -2,7 +2,7 @@
 //! in the arena.
 //!
 //! Nothing outlives the process. Values up to 128 bytes lie in their record, up to 1 KiB on the
-//! heap; longer ones in slots and blocks of the [arena](crate::arena), 64 KiB at a time, so that a
+//! heap; longer ones in slots and blocks of the [arena](samite_arena), 64 KiB at a time, so that a
 //! client that maps it can copy straight from where the record lives, and a block that a client has
 //! filled becomes part of a record without a copy. Both are charged to the target's one limit, as
 //! are keys and the charge of each record beside them.
@@ -26,13 +26,15 @@ use std::cell::RefCell;
 use std::ops::{Bound, ControlFlow, Range};
 use std::sync::Arc;
 
-use samite_types::{DatasetId, Epoch, Error, ErrorKind, PartitionId, Result, Version, prefetch};
-use samite_wire::lookup::{HEAD_LEN, RecordId};
+use samite_arena::lookup::{HEAD_LEN, RecordId};
+use samite_arena::node::{SLOT_LEN_MAX, SlabPool};
+use samite_arena::{Arena, ArenaExtent, BlockQuota};
+use samite_cpu::prefetch;
+use samite_types::{DatasetId, Epoch, Error, ErrorKind, PartitionId, Result, Version};
 use samite_wire::op::BlockRef;
 use smallvec::SmallVec;
 
-use crate::arena::{Arena, ArenaExtent, SLOT_LEN_MAX, SlabPool};
-use crate::quota::QuotaLimit;
+use crate::quota::{QuotaLimit, TargetQuota};
 use crate::range::{scan_range, successor};
 use crate::record::{PlannedChange, RecordChange, RecordMeta, ScannedRecord, ScrubbedRecord};
 use crate::store::{PublishRecords, ReadRecords, RecordStore, ScrubRecords, WriteRecords};
@@ -51,6 +53,7 @@ pub const OFFERS: BackendOffers =
 #[derive(Debug)]
 pub struct MemoryBackend {
     arena: Arc<Arena>,
+    quota: Arc<TargetQuota>,
     pool: Arc<SlabPool>,
 }
 
@@ -60,21 +63,24 @@ impl MemoryBackend {
     /// # Errors
     /// Errors of [`Arena::create`].
     pub fn new(capacity_bytes: u64, shards: usize) -> Result<Self> {
-        Ok(Self { arena: Arena::create(capacity_bytes, shards)?, pool: SlabPool::new() })
+        let quota = Arc::new(TargetQuota::new(capacity_bytes));
+        let arena = Arena::create(Arc::clone(&quota) as Arc<dyn BlockQuota>, shards)?;
+        Ok(Self { arena, quota, pool: SlabPool::new() })
     }
 }
 
 impl Clone for MemoryBackend {
     /// Slabs are not shared between shards: each handle has its own.
     fn clone(&self) -> Self {
-        Self { arena: Arc::clone(&self.arena), pool: SlabPool::new() }
+        let (arena, quota) = (Arc::clone(&self.arena), Arc::clone(&self.quota));
+        Self { arena, quota, pool: SlabPool::new() }
     }
 }
 
 impl Backend for MemoryBackend {
     fn open(&mut self, dataset: DatasetId, partition: PartitionId) -> Result<Box<dyn RecordStore>> {
-        let space = PartitionSpace::new(Arc::clone(&self.arena), Arc::clone(&self.pool));
-        let arena = Arc::clone(&self.arena);
+        let (arena, quota) = (Arc::clone(&self.arena), Arc::clone(&self.quota));
+        let space = PartitionSpace::new(Arc::clone(&arena), quota, Arc::clone(&self.pool));
         let (records, damaged) = (RecordTable::default(), RefCell::default());
         let reserved = false;
         let store = MemoryStore { records, space, reserved, damaged, arena, dataset, partition };
@@ -83,8 +89,8 @@ impl Backend for MemoryBackend {
 
     fn usage(&self) -> TargetUsage {
         TargetUsage {
-            capacity: self.arena.quota().capacity(),
-            used: self.arena.quota().used(),
+            capacity: self.quota.capacity(),
+            used: self.quota.used(),
             populated: self.arena.populated(),
         }
     }
@@ -334,7 +340,7 @@ impl WriteRecords for MemoryStore {
     }
 
     fn has_reserve(&self) -> bool {
-        self.arena.quota().has_reserve()
+        self.space.quota().has_reserve()
     }
 
     fn draw(&mut self, bytes: u64) {

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use samite_arena::Arena;
 use samite_types::{DatasetId, PartitionId, Result, Version};
 
-use crate::arena::Arena;
 use crate::quota::{QuotaAccount, QuotaLimit, TargetQuota};
 use crate::range::{scan_range, successor};
 use crate::record::{PlannedChange, RecordChange, RecordMeta, ScannedRecord, ScrubbedRecord};

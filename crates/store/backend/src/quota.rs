@@ -10,6 +10,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use samite_arena::BlockQuota;
 use samite_types::{Error, ErrorKind, Result};
 
 /// The reserved budget is one part in so many of a target.
@@ -113,6 +114,24 @@ impl TargetQuota {
     pub fn full(&self) -> Error {
         let (used, capacity) = (self.used(), self.capacity);
         Error::new(ErrorKind::NoSpace, format!("target full: {used} of {capacity} B used"))
+    }
+}
+
+impl BlockQuota for TargetQuota {
+    fn capacity(&self) -> u64 {
+        self.capacity()
+    }
+
+    fn free(&self) -> u64 {
+        self.free()
+    }
+
+    fn charge(&self, bytes: u64) -> bool {
+        self.charge(bytes, QuotaLimit::Open)
+    }
+
+    fn uncharge(&self, bytes: u64) {
+        self.uncharge(bytes);
     }
 }
 

@@ -191,9 +191,9 @@ pub trait ScrubRecords {
 /// The part of a record store that clients of this host look into. A store of which they see
 /// nothing leaves it as it is.
 pub trait PublishRecords {
-    /// Publishes the first bytes of a record to clients of this host ([`samite_wire::lookup`])
+    /// Publishes the first bytes of a record to clients of this host ([`samite_arena::lookup`])
     /// until it changes, if the store can. `head` is at least
-    /// [`HEAD_LEN`](samite_wire::lookup::HEAD_LEN) of them; records with fewer are not published.
+    /// [`HEAD_LEN`](samite_arena::lookup::HEAD_LEN) of them; records with fewer are not published.
     /// Not to be called between the actions of one operation.
     fn publish(&self, _key: &[u8], _meta: RecordMeta, _head: &[u8]) {}
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use samite_arena::Arena;
 use samite_types::{DatasetId, PartitionId, Result};
 
-use crate::arena::Arena;
 use crate::commit::CommitTarget;
 use crate::store::RecordStore;
 

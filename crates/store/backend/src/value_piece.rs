@@ -1,6 +1,7 @@
 //! Bytes of values as they are read and as they are given to be stored.
 
-use crate::arena::ArenaExtent;
+use samite_arena::ArenaExtent;
+
 use crate::bytes::SharedBytes;
 
 /// A piece of a value that was read. Owned: it stays as it is, whatever happens to the record.

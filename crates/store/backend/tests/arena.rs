@@ -3,10 +3,10 @@
 use std::sync::mpsc;
 
 use rustix::fs::SeekFrom;
+use samite_arena::layout::ArenaLayout;
 use samite_backend::memory::MemoryBackend;
 use samite_backend::{Arena, ArenaExtent, Backend, RecordStore, ValuePiece, WriteSource};
 use samite_types::{DatasetId, ErrorKind, PartitionId, Version};
-use samite_wire::arena::ArenaLayout;
 use samite_wire::limits::BLOCK_LEN;
 use samite_wire::op::BlockRef;
 
@@ -40,7 +40,7 @@ struct Peer<'a> {
 
 impl<'a> Peer<'a> {
     fn new(arena: &'a Arena) -> Self {
-        let mut header = [0; samite_wire::arena::HEADER_LEN];
+        let mut header = [0; samite_arena::layout::HEADER_LEN];
         rustix::io::pread(arena.fd(), &mut header, 0).expect("pread");
         let len = rustix::fs::fstat(arena.fd()).expect("fstat").st_size;
         let layout = ArenaLayout::read(&header, len.unsigned_abs()).expect("a sound header");

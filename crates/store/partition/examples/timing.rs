@@ -136,7 +136,7 @@ impl BlockGrants for Granted<'_> {
 
 fn large_records(backend: &mut dyn Backend) {
     let arena = backend.arena().expect("arena");
-    while arena.populated() < arena.quota().capacity() {
+    while arena.populated() < backend.usage().capacity {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     let mut bench = Bench::new(backend);

@@ -31,9 +31,9 @@ pub struct RequestContext {
 }
 
 impl RequestContext {
-    /// Of a submission-queue entry: its client made sure of what it stands on, and counts on the
-    /// delegations that it asks for.
-    pub(crate) const fn of_submission(now: Duration) -> Self {
+    /// Of a change that counts as done: its client made sure of what it stands on, and counts on
+    /// the delegations that it asks for.
+    pub(crate) const fn of_certain(now: Duration) -> Self {
         Self {
             answered_below: Seq(0),
             is_retry: false,

@@ -122,7 +122,7 @@ impl Partition {
     }
 
     /// Whether records that are made or looked up from now on are published to clients of the
-    /// node's host ([`samite_wire::lookup`]); at first they are. Not by a member of a mirror group
+    /// node's host ([`samite_backend::PublishRecords`]); at first they are. Not by a member of a mirror group
     /// that is not its primary, and not while something is applied that another member may not
     /// have: a published record is read without asking. Records that are published already stay
     /// until they change; a member that stops being the primary retracts them all.
@@ -213,8 +213,8 @@ impl Partition {
         }
     }
 
-    /// Applies a mutation that a client has [completed early](samite_wire::submission): it comes
-    /// once, and no client waits for its outcome, which is certain, also where the target is full.
+    /// Applies a mutation that counts as done already: it comes once, and no client waits for its
+    /// outcome, which is certain, also where the target is full.
     ///
     /// An obstacle to one action (a damaged record, too many open references) does not keep the
     /// others from taking effect. Delegations are counted from `now` on; zero when no client has
@@ -222,15 +222,15 @@ impl Partition {
     ///
     /// # Errors
     /// Why it had no effect all the same, or not all of it.
-    pub fn apply_submitted(
+    pub fn apply_certain(
         &mut self,
         client: ClientId,
         operation: &Operation<'_>,
         now: Duration,
     ) -> Result<(), ErrorKind> {
-        let context = RequestContext::of_submission(now);
+        let context = RequestContext::of_certain(now);
         let funds = std::mem::replace(&mut self.funds, ChangeFunds::Promised);
-        let mut done = self.try_submitted(client, operation, &context);
+        let mut done = self.try_certain(client, operation, &context);
         if done.is_err_and(|kind| kind != ErrorKind::Conflict) && operation.actions.len() > 1 {
             done = self.try_one_by_one(client, operation, &context);
         }
@@ -238,8 +238,7 @@ impl Partition {
         done
     }
 
-    /// The next submission-queue entry is about the record at `key`, which is there: it is fetched
-    /// meanwhile.
+    /// The next operation is about the record at `key`, which is there: it is fetched meanwhile.
     pub fn fetch(&self, key: &[u8]) {
         self.store.fetch(key);
     }
@@ -258,15 +257,15 @@ impl Partition {
             alone.seq = operation.seq;
             if index == 0 {
                 alone.guards.clone_from(&operation.guards);
-                self.try_submitted(client, &alone, context)?;
+                self.try_certain(client, &alone, context)?;
             } else {
-                done = done.and(self.try_submitted(client, &alone, context));
+                done = done.and(self.try_certain(client, &alone, context));
             }
         }
         done
     }
 
-    fn try_submitted(
+    fn try_certain(
         &mut self,
         client: ClientId,
         operation: &Operation<'_>,

@@ -1,9 +1,9 @@
-//! Publishing records to clients of the node's host ([`samite_wire::lookup`]): records that were
+//! Publishing records to clients of the node's host ([look-up table](samite_backend::PublishRecords)): records that were
 //! just made, or looked up.
 
+use samite_backend::HEAD_LEN;
 use samite_backend::{PublishRecords, RecordMeta};
 use samite_types::Version;
-use samite_wire::lookup::HEAD_LEN;
 use samite_wire::op::{Action, Guard, Operation, TouchedRecords, ValueData};
 
 use crate::outcome::ActionOutput;

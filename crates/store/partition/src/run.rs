@@ -3,11 +3,11 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use samite_backend::HEAD_LEN;
 use samite_backend::{
     ReadRecords, RecordChange, RecordStore, ScannedRecord, ValuePiece, ValueView, WriteSource,
 };
 use samite_types::{ClientId, Epoch, ErrorKind, Version};
-use samite_wire::lookup::HEAD_LEN;
 use samite_wire::op::{
     Action, BlockRef, TouchedRecords, UNLINKED_KEPT, UNLINKED_NONE, UNLINKED_REMOVED, WHOLE_VALUES,
 };

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use samite_client::HEAD_LEN;
 use samite_client::{ClientOperation, ClientOptions, Dataset, OwnedResult, TransportKind};
 use samite_testkit::ProcessCluster;
 use samite_types::{Epoch, ErrorKind, NodeId, PartitionId, Redundancy};
 use samite_wire::control::DatasetSpec;
-use samite_wire::lookup::HEAD_LEN;
 use samite_wire::op::{Action, Operation};
 
 const TIMEOUT: Duration = Duration::from_secs(2);

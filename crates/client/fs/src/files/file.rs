@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
-use samite_client::{OwnedOutcome, OwnedResult, SubmittedEntry};
+use samite_client::{CompletedChange, OwnedOutcome, OwnedResult};
 use samite_types::{Epoch, ErrorKind, PartitionId, Result};
 use samite_wire::op::{Guard, List};
 
@@ -51,8 +51,8 @@ pub struct OpenFile {
     pub(crate) set_id: AtomicU64,
     /// Token of its open reference, 0 for none.
     open_reference: AtomicU64,
-    /// The submission-queue entry by which its open reference was left with the node.
-    submission: Option<SubmittedEntry>,
+    /// The change that made it, and took its open reference, where the node was not asked.
+    made_by: Option<CompletedChange>,
     /// Token of the open reference of the process that opened the file, when this one inherited the
     /// handle and took a reference of its own.
     inherited: AtomicU64,
@@ -97,7 +97,7 @@ impl OpenFile {
             append: AtomicBool::new(false),
             closed: AtomicBool::new(true),
             open_reference: AtomicU64::new(0),
-            submission: None,
+            made_by: None,
             inherited: AtomicU64::new(0),
             layout: AtomicU8::new(self.layout() as u8),
             writing: WriteState::new(0, 0),
@@ -127,7 +127,7 @@ impl OpenFile {
             append: AtomicBool::new(flags.append),
             closed: AtomicBool::new(closed),
             open_reference: AtomicU64::new(node.open_reference),
-            submission: None,
+            made_by: None,
             inherited: AtomicU64::new(0),
             layout: AtomicU8::new(node.inode.layout as u8),
             writing: WriteState::new(size, node.inode.cuts),
@@ -138,9 +138,9 @@ impl OpenFile {
         }
     }
 
-    /// The same, for a file that was made by early completion.
-    pub(crate) const fn submitted(mut self, submission: Option<SubmittedEntry>) -> Self {
-        self.submission = submission;
+    /// The same, for a file that was made without asking the node, if `change` says so.
+    pub(crate) const fn made_by(mut self, change: Option<CompletedChange>) -> Self {
+        self.made_by = change;
         self
     }
 
@@ -505,12 +505,8 @@ impl OpenFile {
             self.fs.inner.store.release(release)?;
         }
         // The node need not hear of an open reference that it has yet to take.
-        if let Some(submission) = self.submission
-            && self.fs.inner.store.dataset.end_submitted_reference(
-                partition,
-                submission,
-                self.open_reference(),
-            )
+        if let Some(change) = self.made_by
+            && self.fs.inner.store.dataset.end_reference(partition, change, self.open_reference())
         {
             return Ok(());
         }

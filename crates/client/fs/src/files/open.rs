@@ -63,8 +63,8 @@ impl FileSystem {
             }
             match self.make_entry(ctx, walk, &new)? {
                 MadeInode::New(node) => {
-                    let submission = walk.made.and_then(|made| made.submission);
-                    let file = OpenFile::new(self, node, flags, None).submitted(submission);
+                    let completed = walk.made.and_then(|made| made.completed);
+                    let file = OpenFile::new(self, node, flags, None).made_by(completed);
                     return Ok(file.minding(ctx, without_bits(perm, walk.epoch)));
                 }
                 MadeInode::Exists(_) if flags.excl => return Err(fail(ErrorKind::Exists)),

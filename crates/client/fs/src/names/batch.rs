@@ -75,7 +75,7 @@ impl FileSystem {
                     is_directory: false,
                     open_reference: 0,
                 };
-                ClientOperation::new(entry.request(false)).under_lease(epoch)
+                ClientOperation::new(entry.operation(false)).under_lease(epoch)
             })
             .collect();
         let mut outcomes = self.store().run_each(&mut operations)?.into_iter();

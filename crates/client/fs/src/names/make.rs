@@ -1,6 +1,6 @@
 //! Making files, directories, symbolic links and nodes: one operation each.
 
-use samite_client::{ClientOperation, OwnedOutcome, ReadStamp, SubmittedEntry};
+use samite_client::{ClientOperation, CompletedChange, OwnedOutcome, ReadStamp};
 use samite_types::{Error, ErrorKind, Result, Version};
 use smallvec::SmallVec;
 
@@ -68,8 +68,9 @@ pub enum MadeInode {
 
 /// The outcome of asking for it.
 enum MakeAnswer {
-    /// It is there now; the caller may have a delegation on it, or it was only left with the node.
-    Made(Option<DelegationStamp>, Option<SubmittedEntry>),
+    /// It is there now; the caller may have a delegation on it, and the node need not have been
+    /// asked.
+    Made(Option<DelegationStamp>, Option<CompletedChange>),
     /// This was there before.
     Exists(FoundInode),
 }
@@ -182,15 +183,11 @@ impl FileSystem {
             is_directory: inode.is_directory(),
             open_reference,
         };
-        let asked = match self.complete_entry_early(walk, new.kind, &entry) {
-            Some(made) => made,
-            None => self.ask_for_entry(walk, &entry)?,
-        };
-        let (delegation, submission) = match asked {
-            MakeAnswer::Made(delegation, submission) => (delegation, submission),
+        let (delegation, completed) = match self.ask_for_entry(walk, new.kind, &entry)? {
+            MakeAnswer::Made(delegation, completed) => (delegation, completed),
             MakeAnswer::Exists(node) => return Ok(MadeInode::Exists(node)),
         };
-        walk.made = Some(WalkEnd { inode, delegation, submission });
+        walk.made = Some(WalkEnd { inode, delegation, completed });
         if inode.is_directory() {
             self.inner.cache.insert(walk.epoch, &location.key, DirNode::of(&inode));
         }
@@ -207,15 +204,26 @@ impl FileSystem {
     }
 
     /// Makes an entry, or says what is there.
-    fn ask_for_entry(&self, walk: &PathWalk<'_>, entry: &NewEntry<'_>) -> Result<MakeAnswer> {
+    fn ask_for_entry(
+        &self,
+        walk: &PathWalk<'_>,
+        kind: FileKind,
+        entry: &NewEntry<'_>,
+    ) -> Result<MakeAnswer> {
         let location = entry.location;
+        let is_lasting = walk.dir().semantics != FileSemantics::Temporary;
         for _ in 0..LOOKUPS_MAX {
             let read_stamp = self.read_stamp_for(walk, location);
-            let op = entry.request(read_stamp.is_some()).reveal(LOOKUP_LEN as u32);
-            let failure = match self
-                .store()
-                .run(ClientOperation::new(op).under_lease(walk.epoch))?
-            {
+            let op = entry.operation(read_stamp.is_some()).reveal(LOOKUP_LEN as u32);
+            let mut op = ClientOperation::new(op).under_lease(walk.epoch);
+            if kind == FileKind::File && is_lasting {
+                // A delegation that is asked for is granted for certain.
+                if let Some(completed) = self.store().try_complete(&mut op) {
+                    let delegation = read_stamp.and_then(DelegationStamp::of_completed_change);
+                    return Ok(MakeAnswer::Made(delegation, Some(completed)));
+                }
+            }
+            let failure = match self.store().run(op)? {
                 OwnedOutcome::Done(results) => {
                     let delegation = match read_stamp {
                         Some(read_stamp) => DelegationStamp::of_change(read_stamp, results.last())?,
@@ -246,28 +254,6 @@ impl FileSystem {
     /// From when on changes of the new file can be told, if a delegation on it is wanted.
     fn read_stamp_for(&self, walk: &PathWalk<'_>, location: &RecordLocation) -> Option<ReadStamp> {
         walk.leases.then(|| self.store().dataset.read_stamp(location.partition)).flatten()
-    }
-
-    /// Leaves it to the node to make a file, and to grant a delegation on it if one is wanted.
-    /// `None`: that cannot be done that way now, or there is one already; nothing was done.
-    fn complete_entry_early(
-        &self,
-        walk: &PathWalk<'_>,
-        kind: FileKind,
-        entry: &NewEntry<'_>,
-    ) -> Option<MakeAnswer> {
-        if kind != FileKind::File || walk.dir().semantics == FileSemantics::Temporary {
-            return None;
-        }
-        let read_stamp = self.read_stamp_for(walk, entry.location);
-        let dataset = &self.store().dataset;
-        let submission = entry.complete_early(dataset, read_stamp.is_some(), walk.epoch)?;
-        // Nothing is asked for that they could travel with.
-        self.store().send_releases();
-        Some(MakeAnswer::Made(
-            read_stamp.and_then(DelegationStamp::of_submitted_change),
-            Some(submission),
-        ))
     }
 
     pub(crate) fn new_inode(

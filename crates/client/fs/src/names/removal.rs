@@ -69,13 +69,18 @@ impl FileSystem {
         let store = self.store();
         if walk.dir().semantics != FileSemantics::Temporary
             && !store.releases.are_waiting(location.partition)
-            && removal.complete_early(&store.dataset, epoch)
+            && store
+                .dataset
+                .try_complete(
+                    &mut ClientOperation::new(removal.of_inline_file()).under_lease(epoch),
+                )
+                .is_some()
         {
             return Ok(Some(now));
         }
         let mut stamps = true;
         for _ in 0..LOOKUPS_MAX {
-            let op = ClientOperation::new(removal.request(stamps)).under_lease(epoch);
+            let op = ClientOperation::new(removal.of_any_file(stamps)).under_lease(epoch);
             let outcome = match self.store().run_removal(op) {
                 // Removing must work on a full target, where there may be no room for the first
                 // change stamp.

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use samite_client::SubmittedEntry;
+use samite_client::CompletedChange;
 use samite_types::{Epoch, ErrorKind, Result};
 use smallvec::SmallVec;
 
@@ -69,7 +69,7 @@ pub struct WalkEnd {
     /// For how long it stays so.
     pub delegation: Option<DelegationStamp>,
     /// It was left with the node.
-    pub submission: Option<SubmittedEntry>,
+    pub completed: Option<CompletedChange>,
 }
 
 impl<'a> PathWalk<'a> {

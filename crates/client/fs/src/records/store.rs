@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use samite_client::{
-    Client, ClientOperation, Dataset, GuardedRecord, OwnedEntry, OwnedOutcome, OwnedResult,
+    Client, ClientOperation, CompletedChange, Dataset, GuardedRecord, HEAD_LEN, OwnedEntry,
+    OwnedOutcome, OwnedResult,
 };
 use samite_types::{Epoch, Error, ErrorKind, PartitionId, Result, Version};
 use samite_wire::limits::OPERATIONS_MAX;
-use samite_wire::lookup::HEAD_LEN;
 use samite_wire::op::{Action, Guard, List, Operation};
 
 use crate::Timestamp;
@@ -116,6 +116,15 @@ impl RecordStoreView {
             outcomes.extend(self.dataset.execute(part, deadline)?);
         }
         Ok(outcomes)
+    }
+
+    /// Carries out a change without asking, if that is possible now
+    /// ([`samite_client::Dataset::try_complete`]).
+    pub fn try_complete(&self, op: &mut ClientOperation<'_>) -> Option<CompletedChange> {
+        let completed = self.dataset.try_complete(op)?;
+        // Nothing is asked for that they could travel with.
+        self.send_releases();
+        Some(completed)
     }
 
     /// Carries out an operation in every partition.

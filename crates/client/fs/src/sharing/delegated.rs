@@ -40,9 +40,9 @@ impl DelegationStamp {
         Ok(Self::given(read_stamp.past_own_change(), term(lease)?))
     }
 
-    /// Of a change of this process that was left in a submission queue at `read_stamp`
-    /// and asked for a long delegation.
-    pub(crate) fn of_submitted_change(read_stamp: ReadStamp) -> Option<Self> {
+    /// Of a change of this process that asked for a long delegation and was completed at
+    /// `read_stamp`, without an answer.
+    pub(crate) fn of_completed_change(read_stamp: ReadStamp) -> Option<Self> {
         Self::given(read_stamp.past_own_change(), LONG_TERM)
     }
 

@@ -44,8 +44,8 @@ impl RecordStoreView {
     pub fn run_removal(&self, op: ClientOperation<'_>) -> Result<OwnedOutcome> {
         let partition = op.operation.partition;
         self.land(|release| release.partition == partition);
-        // All releases that can travel with it: one that waits for another partition would keep the
-        // next removal there from early completion.
+        // All releases that can travel with it: one that waits for another partition would make
+        // the next removal there wait for an answer.
         self.run_behind(self.riders(partition), op)
     }
 

@@ -4,6 +4,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use samite_arena::{ArenaView, GrantPool, file_len};
+use samite_cpu::timespec;
 use samite_types::fault::{FaultParty, FaultSwitch};
 use samite_types::{
     ClientId, Deadline, Entropy, Error, ErrorKind, NodeId, RequestId, Result, SystemEntropy,
@@ -22,10 +24,8 @@ use crate::address::socket_flags;
 use crate::fault::{bend, reset, words};
 use crate::handshake::ClientSide;
 use crate::key::ClusterKey;
-use crate::shm::mapping::file_len;
 use crate::shm::ring::{RingConsumer, RingKind, RingMemory, memory_len};
-use crate::shm::{ArenaView, GrantPool};
-use crate::socket::{self, Descriptors, timespec};
+use crate::socket::{self, Descriptors};
 use crate::tls::TlsSession;
 use crate::{Address, TransportKind};
 

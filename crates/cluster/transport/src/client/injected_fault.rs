@@ -1,5 +1,6 @@
 //! Faults on the way out of a node's link.
 
+use samite_cpu::timespec;
 use samite_types::fault::FaultParty;
 use samite_types::{Deadline, Error, ErrorKind, RequestId, Result};
 
@@ -7,7 +8,6 @@ use super::request::OutgoingRequest;
 use super::shared::LinkShared;
 use super::stream::ReadPatience;
 use crate::fault::{bend, reset, whole, words};
-use crate::socket::timespec;
 
 impl LinkShared {
     /// Whether a request meets a fault; then this has done with it what is to be done. A late one is waited for by the thread that sends it;

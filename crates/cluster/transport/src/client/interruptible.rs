@@ -7,10 +7,10 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt;
+use samite_cpu::timespec;
 use samite_types::{Error, Result};
 
 use super::link::NodeLink;
-use crate::socket::timespec;
 
 /// Silence after which a peer over tcp is asked whether it is there.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
+use samite_arena::{ArenaView, GrantPool};
 use samite_types::{ClientId, Deadline, Epoch, Error, ErrorKind, NodeId, RequestId, Result};
 use samite_wire::frame::{FrameHeader, FrameKind};
-use samite_wire::lookup::RecordId;
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
@@ -18,7 +18,6 @@ use super::request::OutgoingRequest;
 use super::shared::{DriveEnd, LinkShared, ReaderRole, drive_futures};
 use super::stream::{ReadLine, ReadPatience, ReadStop};
 use super::table::WaitTurn;
-use crate::shm::{ArenaView, GrantPool, SubmittedChange, SubmittedEntry};
 use crate::{Address, ClusterKey, TransportKind};
 
 /// Slices of [`NodeLink::submit_many`] that are sent together.
@@ -356,36 +355,18 @@ impl NodeLink {
         self.shared.arena.clone()
     }
 
-    /// Submits a change to the node, over shared memory: see [`ArenaView::submit`]. `None`: nothing
-    /// was done, ask the node.
+    /// The node's arena, where it may stand in for requests: the link is alive, and no faults are
+    /// injected, which apply to requests alone.
     #[must_use]
-    pub fn submit_early(
-        &self,
-        change: &SubmittedChange<'_>,
-        is_certain: impl FnOnce(&ArenaView) -> bool,
-    ) -> Option<SubmittedEntry> {
-        let call = || {
-            if let Some(ring) = &self.shared.ring {
-                ring.call();
-            }
-        };
-        self.submission_arena()?.submit(change, call, is_certain)
-    }
-
-    /// Whether [`NodeLink::submit_early`] is worth a try: see [`ArenaView::may_submit`].
-    #[must_use]
-    pub fn may_submit_early(
-        &self,
-        record: &RecordId<'_>,
-        map_epoch: Epoch,
-        who: (ClientId, bool),
-    ) -> bool {
-        self.submission_arena().is_some_and(|arena| arena.may_submit(record, map_epoch, who))
-    }
-
-    /// Faults do not apply to early completion: while there are any, everything is asked for.
-    fn submission_arena(&self) -> Option<&ArenaView> {
+    pub fn arena_beside_requests(&self) -> Option<&ArenaView> {
         self.arena().filter(|_| !self.is_dead() && !self.shared.has_faults())
+    }
+
+    /// Wakes the node, if it sleeps: there is something for it in the arena.
+    pub fn wake_node(&self) {
+        if let Some(ring) = &self.shared.ring {
+            ring.call();
+        }
     }
 
     /// Arena blocks granted to this connection.

@@ -4,14 +4,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::thread::futex;
+use samite_cpu::{PollCost, SpinTime, this_core, timespec};
 use samite_types::{Deadline, Error, ErrorKind};
 use samite_wire::frame::{CheckedHeader, FrameKind};
 
 use super::stream::{FrameView, ReadLine, ReadPatience, ReadStop, ReceiveBuffer, broken};
-use crate::shm::cores::{CoreKnowledge, this_core};
+use crate::shm::cores::CoreKnowledge;
 use crate::shm::ring::{ControlWord, RingConsumer, RingItem};
-use crate::socket::{WAIT_SLICE, is_hung_up, timespec};
-use crate::spin::{PollCost, SpinTime};
+use crate::socket::{WAIT_SLICE, is_hung_up};
 
 /// Polling the reply ring before sleeping, at most.
 const SPIN_MAX: Duration = Duration::from_micros(200);

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
+use samite_arena::{ArenaView, GrantPool};
+use samite_cpu::timespec;
 use samite_types::fault::FaultSwitch;
 use samite_types::{Deadline, Epoch, Error, ErrorKind, NodeId, RequestId, Result};
 use samite_wire::frame::{FrameHeader, FrameKind};
@@ -22,8 +24,7 @@ use super::stream::{ReadLine, ReadPatience, ReadStop, broken};
 use super::table::{FiledReply, ReplyClaim, RequestTable};
 use crate::Address;
 use crate::address::socket_flags;
-use crate::shm::{ArenaView, GrantPool};
-use crate::socket::{WAIT_SLICE, poll_for, timespec};
+use crate::socket::{WAIT_SLICE, poll_for};
 use crate::tls::RecordOpener;
 
 /// A pause before looking again whether another thread has made room.

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
+use samite_cpu::{PollCost, SpinTime};
 use samite_types::{Clock, Deadline, Error, ErrorKind, SystemClock};
 use samite_wire::WireError;
 use samite_wire::frame::{CheckedHeader, FrameCheck, HEADER_LEN};
 
 use super::sender::SocketSender;
 use crate::socket::{WAIT_SLICE, poll_for, receive};
-use crate::spin::{PollCost, SpinTime};
 use crate::tls::RecordOpener;
 
 /// Payloads longer than this, in bytes, may have to be read with [`LinkReply::read_payload`](super::LinkReply::read_payload); shorter ones are in place.

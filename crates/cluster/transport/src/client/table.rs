@@ -12,11 +12,10 @@ use std::task::Waker;
 use std::time::Duration;
 
 use rustix::thread::futex;
+use samite_cpu::timespec;
 use samite_types::{Deadline, Error, ErrorKind, RequestId};
 use samite_wire::frame::FrameKind;
 use samite_wire::limits::IN_FLIGHT_MAX;
-
-use crate::socket::timespec;
 
 /// A driver thread without work goes after this time.
 const DRIVER_IDLE: Duration = Duration::from_secs(1);

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use rustix::event::epoll;
 use rustix::io::Errno;
+use samite_cpu::{CoreLeaving, CoreSharers, PollCost, SpinTime, this_core, timespec};
 use samite_types::fault::{FaultParty, FaultSwitch};
 use samite_types::{Clock, Error, ErrorKind, NodeId, Result, SystemClock};
 use samite_wire::frame::FrameKind;
@@ -38,16 +39,14 @@ use super::waker::LoopWaker;
 use super::watch::LoopTimer;
 use crate::handshake::{frame, is_trusted};
 use crate::key::ClusterKey;
-use crate::shm::cores::{CoreLeaving, CoreSharers, this_core};
-use crate::socket::{self, timespec};
-use crate::spin::{PollCost, SpinTime};
+use crate::socket;
 
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 64;
 /// Turns over the rings between two looks at the sockets, when there was something in the rings and when not.
 const BUSY_TURNS_PER_LOOK: u32 = 16;
 const IDLE_TURNS_PER_LOOK: u32 = 64;
-/// Turns over quiet rings between two looks at the submission queues: each takes a cache line away
+/// Turns over quiet rings between two looks at the arena: each takes a cache line away
 /// from the clients.
 const IDLE_TURNS_PER_POLL: u32 = 4;
 /// Turns over the rings alone between two looks at the timers: such a look costs about as much as a

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::event::EventfdFlags;
+use samite_arena::memory_file;
 use samite_types::{Clock, Error, ErrorKind, Result, SystemClock};
 use samite_wire::WireError;
 use samite_wire::hello::RingLayout;
@@ -14,7 +15,6 @@ use super::conn_id::ConnId;
 use super::dispatch::{LoopContext, serve_request};
 use super::service::{ConnectionPeer, SharedArena};
 use crate::shm::cores::CoreKnowledge;
-use crate::shm::mapping::memory_file;
 use crate::shm::ring::{
     ControlWord, RING_LEN, RingConsumer, RingItem, RingKind, RingMemory, memory_len,
 };

@@ -102,8 +102,8 @@ pub trait NodeService {
         false
     }
 
-    /// Called between looks at quiet rings and before the loop sleeps: carries out the entries that
-    /// clients have left in submission queues.
+    /// Called between looks at quiet rings and before the loop sleeps: carries out what clients
+    /// have left in the arena.
     fn poll(&mut self) -> SharedMemoryWork {
         SharedMemoryWork::Nothing
     }

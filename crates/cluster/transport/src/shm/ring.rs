@@ -20,11 +20,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
+use samite_arena::SharedMapping;
 use samite_wire::WireError;
 use samite_wire::frame::{CheckedHeader, HEADER_LEN};
 use samite_wire::hello::RingLayout;
-
-use super::mapping::SharedMapping;
 
 /// Words lie this far apart, in bytes: two cache lines, because processors fetch them in pairs.
 const WORD_STRIDE: usize = 128;
@@ -325,7 +324,7 @@ mod tests {
 
     use super::*;
     use crate::address::LOCAL_FLAGS;
-    use crate::shm::mapping::memory_file;
+    use samite_arena::memory_file;
 
     fn rings() -> Arc<RingMemory> {
         let layout = RingLayout { request_len: 4096, reply_len: 8192, arena_len: 0 };

@@ -38,7 +38,7 @@ impl OpenPartitions {
         }
         let opened = member.partition_mut();
         let before = (opened.record_count(), opened.leaked_orphans());
-        let outcome = opened.apply_submitted(client, operation, now);
+        let outcome = opened.apply_certain(client, operation, now);
         if operation.takes_delegation() {
             let term = LeaseTerm::of(opened.delegations());
             self.delegation_holders.note(client, term, now);

@@ -1,7 +1,7 @@
 //! The shard between its clients on the host and the submission queues: entries are carried out
 //! before whatever comes next, and the queues are closed and opened.
 
-use samite_backend::CoreWaiters;
+use samite_arena::{CoreWaiters, QueueAccess};
 use samite_metrics::registry;
 use samite_transport::server::SharedMemoryWork;
 use samite_types::{ClientId, ShardId};
@@ -10,7 +10,7 @@ use samite_wire::op::{Operation, OperationRequest};
 use super::ShardService;
 use crate::budget::ReplyBudget;
 use crate::partitions::HolderSet;
-use crate::submission_policy::{SubmissionClients, SubmissionConditions};
+use crate::submission_policy::{SubmissionConditions, contradicts, queue_access};
 
 impl ShardService {
     /// Carries out the submission-queue entries, between requests.
@@ -73,29 +73,31 @@ impl ShardService {
     /// something.
     pub(super) fn unlock_exclusive(&mut self, who: Option<ClientId>) {
         let Some(map) = &self.map else { return };
-        if self.submissions.policy().epoch() != map.epoch() {
+        if self.submissions.map_epoch() != map.epoch() {
             let has_moving = self.partitions.has_moving(map);
             self.submissions.take_up(map, has_moving, map.has_lost_at(self.shared.node));
             self.partitions.know_all(map);
         }
-        if self.submissions.policy().stands(self.may_submit(who)) {
+        if self.submissions.stands(self.queue_access(who)) {
             return;
         }
         // Once no client submits, it is known which clients have delegations.
         self.lock_all_records();
-        let clients = self.may_submit(who);
-        if clients != SubmissionClients::Nobody {
-            self.submissions.open(clients);
-        }
+        let access = self.queue_access(who);
+        self.submissions.open(access);
     }
 
     /// The clients that may complete operations early, as things are now.
-    fn may_submit(&self, asker: Option<ClientId>) -> SubmissionClients {
-        self.submissions.policy().wanted(&SubmissionConditions {
+    fn queue_access(&self, asker: Option<ClientId>) -> QueueAccess {
+        let (has_moving, has_lost) = self.submissions.map_conditions();
+        queue_access(&SubmissionConditions {
+            has_moving,
+            has_lost,
             holders: self.partitions.free_to_change(),
             has_waiters: !self.waiters.is_empty(),
             has_room: self.arena.has_submission_room(),
             asker,
+            until_now: self.submissions.access(),
         })
     }
 
@@ -109,7 +111,7 @@ impl ShardService {
     ) {
         let may_change = || request.operations.iter().any(Operation::is_mutation);
         let asks_delegation = !budget.lease_term.is_zero();
-        if self.submissions.policy().is_against(client, asks_delegation, may_change) {
+        if contradicts(self.submissions.access(), client, asks_delegation, may_change) {
             self.lock_all_records();
         }
     }

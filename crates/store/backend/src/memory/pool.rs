@@ -1,6 +1,7 @@
 //! Memory for the records of a partition. They stay where they are until they go.
 
-use samite_types::{Version, prefetch};
+use samite_cpu::prefetch;
+use samite_types::Version;
 
 use super::key::RecordKey;
 use super::leaves::LeafId;

@@ -3,12 +3,12 @@
 //! Mostly there is plenty: then the most that the changes could take is charged, without a look at the records, and what is left is given back
 //! after. Only a target that is nearly full makes it worth finding out what they really take.
 
+use samite_arena::node::BLOCK_CHARGE;
 use samite_types::Result;
 
 use super::space::{SpaceDemand, heap_charge};
 use super::value::{HEAP_LEN_MAX, PART_LEN, RecordValue};
 use super::{MemoryStore, adopts, on_grid, record_charge, spans, writes_whole};
-use crate::arena::BLOCK_CHARGE;
 use crate::quota::QuotaLimit;
 use crate::record::PlannedChange;
 use crate::value_piece::WriteSource;

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use samite_arena::node::{Arena, ArenaExtent, BLOCK_CHARGE, SlabPool, SlotCounts, class_of};
 use samite_types::{Error, Result};
 
 use super::value::{HEAP_LEN_MAX, NEAR_LEN_MAX};
-use crate::arena::{Arena, ArenaExtent, BLOCK_CHARGE, SlabPool, SlotCounts, class_of};
 use crate::quota::{QuotaAccount, TargetQuota};
 
 /// Charge of a record beside its key and values outside the record, in bytes: 248 of its own in a
@@ -53,6 +53,7 @@ impl SpaceDemand {
 /// The memory of one partition in one target.
 pub(super) struct PartitionSpace {
     arena: Arc<Arena>,
+    quota: Arc<TargetQuota>,
     pool: Arc<SlabPool>,
     account: QuotaAccount,
     /// Charged for records and small values.
@@ -60,13 +61,18 @@ pub(super) struct PartitionSpace {
 }
 
 impl PartitionSpace {
-    pub(super) fn new(arena: Arc<Arena>, pool: Arc<SlabPool>) -> Self {
-        Self { arena, pool, account: QuotaAccount::default(), heap: 0 }
+    pub(super) fn new(arena: Arc<Arena>, quota: Arc<TargetQuota>, pool: Arc<SlabPool>) -> Self {
+        Self { arena, quota, pool, account: QuotaAccount::default(), heap: 0 }
     }
 
     /// The account of what it has charged and not used, and the target's quota.
     pub(super) fn account(&mut self) -> (&mut QuotaAccount, &TargetQuota) {
-        (&mut self.account, self.arena.quota())
+        (&mut self.account, &self.quota)
+    }
+
+    /// The target's quota.
+    pub(super) fn quota(&self) -> &TargetQuota {
+        &self.quota
     }
 
     /// Charges heap bytes.
@@ -74,7 +80,7 @@ impl PartitionSpace {
     /// # Errors
     /// `NoSpace`.
     pub(super) fn charge_heap(&mut self, bytes: u64) -> Result<()> {
-        if !self.account.spend(self.arena.quota(), bytes) {
+        if !self.account.spend(&self.quota, bytes) {
             return Err(self.full());
         }
         self.heap += bytes;
@@ -85,7 +91,7 @@ impl PartitionSpace {
     pub(super) fn free_heap(&mut self, bytes: u64) {
         debug_assert!(self.heap >= bytes);
         self.heap -= bytes;
-        self.arena.quota().uncharge(bytes);
+        self.quota.uncharge(bytes);
     }
 
     /// Arena memory for `len` bytes, at most a block.
@@ -93,8 +99,8 @@ impl PartitionSpace {
     /// # Errors
     /// `NoSpace`.
     pub(super) fn extent(&mut self, len: u32) -> Result<ArenaExtent> {
-        let Self { arena, pool, account, .. } = self;
-        let mut charge = || account.spend(arena.quota(), BLOCK_CHARGE);
+        let Self { arena, quota, pool, account, .. } = self;
+        let mut charge = || account.spend(quota, BLOCK_CHARGE);
         let extent = match class_of(len) {
             Some(class) => pool.take(arena, class, charge),
             None => charge().then(|| arena.block()),
@@ -109,14 +115,14 @@ impl PartitionSpace {
 
     /// The error that says how full the target is.
     pub(super) fn full(&self) -> Error {
-        self.arena.quota().full()
+        self.quota.full()
     }
 }
 
 impl Drop for PartitionSpace {
     fn drop(&mut self) {
-        self.account.close(self.arena.quota());
-        self.arena.quota().uncharge(self.heap);
+        self.account.close(&self.quota);
+        self.quota.uncharge(self.heap);
     }
 }
 

@@ -7,6 +7,7 @@ use std::mem::{self, MaybeUninit};
 use std::ops::Range;
 use std::sync::Arc;
 
+use samite_arena::node::{ArenaExtent, SLOT_LEN_MAX};
 use samite_types::Result;
 use samite_wire::limits::BLOCK_LEN;
 use samite_wire::op::BlockRef;
@@ -14,7 +15,6 @@ use smallvec::SmallVec;
 
 use super::space::{PartitionSpace, heap_charge};
 use super::sums::PartSums;
-use crate::arena::{ArenaExtent, SLOT_LEN_MAX};
 use crate::bytes::SharedBytes;
 use crate::value_piece::{ValuePiece, ValueView};
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use samite_arena::Arena;
 use samite_types::{DatasetId, PartitionId, Result};
 
 use super::layers::RowLayers;
@@ -10,7 +11,6 @@ use super::map::{OrderedMap, row_of};
 use super::recent::RecentRows;
 use super::row::{STATE_KEY, StateCounts};
 use super::store::OrderedStore;
-use crate::arena::Arena;
 use crate::commit::{CommitTarget, RowChange, StoredPartition, WriteBatch};
 use crate::quota::{QuotaLimit, TargetQuota};
 use crate::store::RecordStore;

@@ -127,7 +127,7 @@ pub fn with_operations<T>(files: &[UnsentFile], work: impl FnOnce(Vec<Operation<
             is_directory: false,
             open_reference: if file.is_open { file.open_reference } else { 0 },
         };
-        entry.request(false)
+        entry.operation(false)
     });
     work(operations.collect())
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use rustix::event::epoll;
+use samite_cpu::timespec;
 use samite_types::{Clock, Error, ErrorKind, SystemClock};
 
 use super::{ConnectionPhase, EventLoop, NodeService};
 use crate::handshake::goodbye;
-use crate::socket::timespec;
 
 /// Time to send what is left when the loop ends.
 const LAST_FLUSH: Duration = Duration::from_secs(1);

@@ -6,7 +6,7 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use samite_types::prefetch;
+use samite_cpu::prefetch;
 use samite_wire::limits::BLOCK_LEN;
 use samite_wire::op::BlockRef;
 
@@ -105,17 +105,19 @@ impl ArenaExtent {
     }
 
     /// Prefetch: it will be referred to soon.
-    pub(crate) fn expect(&self) {
+    pub fn expect(&self) {
         prefetch(Arc::as_ptr(&self.0).cast(), size_of::<ExtentInner>());
     }
 
     /// Whether another clone exists; then it cannot be changed.
-    pub(crate) fn is_shared(&self) -> bool {
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
     /// Opens it for changing, which readers in other processes see by its generation; `None` if it is shared.
-    pub(crate) fn change(&mut self) -> Option<ExtentChange<'_>> {
+    #[must_use]
+    pub fn change(&mut self) -> Option<ExtentChange<'_>> {
         let inner = Arc::get_mut(&mut self.0)?;
         inner.begin();
         Some(ExtentChange(inner))
@@ -127,14 +129,14 @@ impl ArenaExtent {
     }
 
     /// The client is done: from now on the bytes stand still.
-    pub(crate) fn close_from_client(&mut self) {
+    pub fn close_from_client(&mut self) {
         self.0.end();
     }
 }
 
 /// An extent being changed, as its bytes. One thread changes the slots of a slab, so that their common generation counts
 /// one change at a time.
-pub(crate) struct ExtentChange<'a>(&'a mut ExtentInner);
+pub struct ExtentChange<'a>(&'a mut ExtentInner);
 
 impl ExtentInner {
     fn begin(&self) {

@@ -83,7 +83,7 @@ impl SpinTime {
     }
 
     /// For a thread that serves many clients.
-    pub(crate) const fn serving(max: Duration) -> Self {
+    pub const fn serving(max: Duration) -> Self {
         Self::of(max, SERVED_PAUSE)
     }
 
@@ -110,7 +110,7 @@ impl SpinTime {
     /// For a thread that serves others, after it has served: lets threads on its core go on with
     /// their replies. `is_near`: there are such waiters on the same core.
     #[inline]
-    pub(crate) fn share(&mut self, is_near: bool) {
+    pub fn share(&mut self, is_near: bool) {
         self.streak += 1;
         let most = match (is_near, self.is_shared) {
             (true, _) => NEAR_PER_YIELD,
@@ -124,7 +124,7 @@ impl SpinTime {
     }
 
     /// A waiter on the same core can go on, and is let.
-    pub(crate) fn hand_over(&mut self) {
+    pub fn hand_over(&mut self) {
         // In a crowd a yield costs the clients that are served next milliseconds.
         if self.is_crowded {
             self.is_crowded = SystemClock.monotonic() < self.crowded_until;
@@ -195,7 +195,7 @@ impl SpinTime {
     /// Whether the last yields gave the core to no other thread. If a thread on it has work to do,
     /// only sleep lets that go on: the scheduler counts polling for work, and a thread that has had
     /// more than that waits until the poller has caught up.
-    pub(crate) const fn yields_in_vain(&self) -> bool {
+    pub const fn yields_in_vain(&self) -> bool {
         self.vain >= VAIN_MAX
     }
 
@@ -271,7 +271,7 @@ mod tests {
             run_out(&mut spin);
         }
         assert_eq!(spin.budget, PAUSE);
-        let _ = rustix::thread::nanosleep(&crate::socket::timespec(2 * max));
+        let _ = rustix::thread::nanosleep(&crate::timespec(2 * max));
         spin.woke();
         assert_eq!(spin.budget, PAUSE);
     }

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
-use samite_types::{prefetch, prefetch_to_write};
+use samite_cpu::{prefetch, prefetch_to_write};
 
 /// Memory that other processes see and may change at any time.
 #[derive(Debug)]
-pub(crate) struct SharedMapping {
+pub struct SharedMapping {
     start: NonNull<u8>,
     len: usize,
 }
@@ -23,7 +23,7 @@ unsafe impl Send for SharedMapping {}
 unsafe impl Sync for SharedMapping {}
 
 /// A memory file of `len` zero bytes that can change its length no more, so that nobody's access to it can fault.
-pub(crate) fn memory_file(name: &str, len: usize) -> Result<OwnedFd, Errno> {
+pub fn memory_file(name: &str, len: usize) -> Result<OwnedFd, Errno> {
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&fd, len as u64)?;
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
@@ -32,13 +32,13 @@ pub(crate) fn memory_file(name: &str, len: usize) -> Result<OwnedFd, Errno> {
 }
 
 /// Length of a memory file, in bytes.
-pub(crate) fn file_len(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+pub fn file_len(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     Ok(rustix::fs::fstat(fd)?.st_size.unsigned_abs())
 }
 
 impl SharedMapping {
     /// Maps the first `len` bytes of `fd`, shared, for reading and writing.
-    pub(crate) fn new(fd: impl AsFd, len: usize) -> Result<Self, Errno> {
+    pub fn new(fd: impl AsFd, len: usize) -> Result<Self, Errno> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of this process.
         let start =
@@ -50,24 +50,24 @@ impl SharedMapping {
     ///
     /// # Panics
     /// When that is out of bounds: offsets that come from outside are checked before.
-    pub(crate) fn at(&self, offset: usize, len: usize) -> *mut u8 {
+    pub fn at(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(offset <= self.len && len <= self.len - offset, "offset outside of the mapping");
         // SAFETY: in bounds, as just checked.
         unsafe { self.start.as_ptr().add(offset) }
     }
 
     /// Prefetch: has the processor fetch `len` bytes from `offset` on, which will be needed soon.
-    pub(crate) fn prefetch(&self, offset: usize, len: usize) {
+    pub fn prefetch(&self, offset: usize, len: usize) {
         prefetch(self.start.as_ptr().cast_const().wrapping_add(offset), len);
     }
 
     /// The same for bytes that will be written.
-    pub(crate) fn prefetch_to_write(&self, offset: usize, len: usize) {
+    pub fn prefetch_to_write(&self, offset: usize, len: usize) {
         prefetch_to_write(self.start.as_ptr().cast_const().wrapping_add(offset), len);
     }
 
     /// The word at `offset`, a multiple of 4.
-    pub(crate) fn word(&self, offset: usize) -> &AtomicU32 {
+    pub fn word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4), "word offset is not aligned");
         // SAFETY: in bounds and aligned, as checked; the memory lives as long as `self`, and words are only
         // ever accessed atomically.
@@ -75,7 +75,7 @@ impl SharedMapping {
     }
 
     /// The word of eight bytes at `offset`, a multiple of 8.
-    pub(crate) fn long_word(&self, offset: usize) -> &AtomicU64 {
+    pub fn long_word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8), "word offset is not aligned");
         // SAFETY: as of `word`.
         unsafe { &*self.at(offset, 8).cast::<AtomicU64>() }
@@ -83,7 +83,7 @@ impl SharedMapping {
 
     /// In a forked child: lets go of the shared memory and puts zeros in its place, so that whatever still looks there
     /// reads valid memory.
-    pub(crate) fn detach(&self) {
+    pub fn detach(&self) {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY: the range is this mapping's own; it stays mapped, readable and writable.

@@ -1,23 +1,22 @@
-//! A client's side of [early completion](samite_wire::submission).
+//! A client's side of [early completion](crate::submission).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
 use rustix::thread::futex;
-use samite_types::{ClientId, Clock, Epoch, PartitionId, SystemClock};
+use samite_cpu::{poll_for, this_core, timespec};
+use samite_types::{ClientId, Epoch, PartitionId};
 use samite_wire::access::DatasetAccess;
-use samite_wire::lookup::RecordId;
-use samite_wire::submission::{
+use zerocopy::IntoBytes;
+
+use super::view::ArenaView;
+use crate::lookup::RecordId;
+use crate::submission::{
     LockWord, LockWordState, NODE_CORE_OFFSET, OPEN_OFFSET, QUEUE_SLOTS, QUEUES, QueueWaiter,
     REFERENCE_OFFSET, REQUEST_LEN_MAX, REQUEST_OFFSET, RawSlotHeader, SOLE_CLIENT_OFFSET,
     lock_word_of, lock_word_offset, owner_offset, pending_bit, pending_offset, queue_of,
     queue_offset, slot_offset,
 };
-use zerocopy::IntoBytes;
-
-use super::arena_view::ArenaView;
-use super::cores::this_core;
-use crate::socket::timespec;
 
 /// After so many changes that were submitted, a node that sleeps is woken.
 const SUBMISSIONS_PER_CALL: usize = 16;
@@ -32,7 +31,6 @@ const FREE_SLOTS: usize = QUEUE_SLOTS / 4;
 /// A client that waits for a node on another core polls so long before it sleeps: about as long as
 /// it takes to wake up.
 const POLLED: Duration = Duration::from_micros(50);
-const POLLS_PER_LOOK: u32 = 16;
 /// How often a client waits for a slot, and how long each time: then it asks, which says what is
 /// wrong with the node.
 const WAITS: u32 = 10;
@@ -137,22 +135,6 @@ impl Drop for ClaimedSlot<'_> {
                 word.compare_exchange(lock_word.word(), 0, Ordering::Release, Ordering::Relaxed);
         }
         self.owner.store(0, Ordering::Release);
-    }
-}
-
-/// Polls until `is_done`. Returns whether it is.
-fn poll_for(time: Duration, is_done: impl Fn() -> bool) -> bool {
-    let until = SystemClock.monotonic() + time;
-    loop {
-        for _ in 0..POLLS_PER_LOOK {
-            if is_done() {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-        if SystemClock.monotonic() >= until {
-            return false;
-        }
     }
 }
 

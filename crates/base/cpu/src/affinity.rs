@@ -8,6 +8,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 /// A program whose answer came on its own core asks again sooner, unless it computes.
@@ -18,6 +19,9 @@ const LATE_MAX: u32 = 8;
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(32));
 /// So many requests in a row that were not late show that it has helped.
 const SOON_MIN: u32 = 64;
+
+/// Bytes of `/proc/…/stat`, at most: 52 numbers and a short name.
+const STAT_LEN_MAX: usize = 2048;
 
 thread_local! {
     /// The cores that this thread may run on when it has not gone to one of them.
@@ -36,7 +40,15 @@ pub struct AffinityFollower {
     pause: Duration,
 }
 
+impl Default for AffinityFollower {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl AffinityFollower {
+    /// That of a worker that has answered nobody yet.
+    #[must_use]
     pub const fn new() -> Self {
         Self { who: 0, late: 0, soon: 0, from: None, pause: PAUSE.0 }
     }
@@ -111,8 +123,11 @@ fn go_to(core: usize) {
 
 /// The core on which a thread of this host last ran, as the kernel tells; `None`: it is gone, or cannot be seen from here.
 fn core_of(thread: u32) -> Option<usize> {
-    let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
-    processor(&stat)
+    let path = format!("/proc/{thread}/stat");
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut stat = [0; STAT_LEN_MAX];
+    let len = rustix::io::read(&file, &mut stat).ok()?;
+    processor(&String::from_utf8_lossy(&stat[..len]))
 }
 
 /// Its field of that name, of `proc_pid_stat(5)`: the 39th, counted from 1. The second, a name, may

@@ -1,4 +1,4 @@
-//! The protocol of [`samite_wire::submission`], step by step: every order of the steps of clients
+//! The protocol of [`samite_arena::submission`], step by step: every order of the steps of clients
 //! and node is tried, and the answers to the clients must be those that one of them after the other
 //! could have got. Each rule of the protocol is left out once, which must be noticed.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]

@@ -5,20 +5,20 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use samite_types::{Clock, Epoch, Error, ErrorKind, PartitionId, Result, SystemClock};
-use samite_wire::arena::{ArenaLayout, HEADER_LEN};
 use samite_wire::limits::BLOCK_LEN;
-use samite_wire::lookup::{
+use samite_wire::op::BlockRef;
+use zerocopy::FromBytes;
+
+use super::BlockGrant;
+use super::submission::NextSubmission;
+use crate::layout::{ArenaLayout, HEADER_LEN};
+use crate::lookup::{
     ALIVE_MASK, ALIVE_OFFSET, BUCKET_LEN, BUCKET_WORDS, GENERATION_OFFSET, HEAD_LEN as SHOWN_LEN,
     LookupHead, LookupSlot, NAME_SPACE_OFFSET, RecordId, SEQUENCE_OFFSET, SLOT_LEN, VALID_ALWAYS,
     VALID_OFFSET, indexed_slot, may_know,
 };
-use samite_wire::op::BlockRef;
-use samite_wire::submission::{lock_word_of, lock_word_offset};
-use zerocopy::FromBytes;
-
-use super::BlockGrant;
-use super::mapping::{SharedMapping, file_len};
-use super::submission::NextSubmission;
+use crate::mapping::{SharedMapping, file_len};
+use crate::submission::{lock_word_of, lock_word_offset};
 
 /// Most bytes that are fetched ahead of a copy: the page's address and the first lines, after which
 /// the processor sees by itself what comes next. Fetching all of 4 KiB made copies slower.
@@ -34,7 +34,7 @@ pub struct ArenaView {
 
 impl ArenaView {
     /// Maps the arena in `fd`.
-    pub(crate) fn map(fd: &OwnedFd) -> Result<Self> {
+    pub fn map(fd: &OwnedFd) -> Result<Self> {
         let failed = |errno| Error::io("map the node's arena", errno);
         let len = file_len(fd.as_fd()).map_err(failed)?;
         let mapped_len = usize::try_from(len)
@@ -99,7 +99,7 @@ impl ArenaView {
         Some(BlockRef { offset: grant.offset, len, generation: grant.generation })
     }
 
-    /// The record `id` as the node publishes it to clients of its host ([`samite_wire::lookup`]),
+    /// The record `id` as the node publishes it to clients of its host ([`crate::lookup`]),
     /// for a caller with name-space generation `name_space`; its first bytes are put to the front
     /// of `dest`. `None`: ask the node.
     #[must_use]
@@ -225,21 +225,22 @@ impl ArenaView {
         }
     }
 
-    pub(crate) fn detach(&self) {
+    /// In a forked child: lets go of the node's memory. What still looks there reads zeros.
+    pub fn detach(&self) {
         self.mapping.detach();
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
+    use crate::lookup::index_word;
     use samite_types::{DatasetId, Version};
-    use samite_wire::lookup::index_word;
     use zerocopy::IntoBytes;
 
     use super::*;
-    use crate::shm::mapping::memory_file;
+    use crate::mapping::memory_file;
 
-    pub(in crate::shm) fn arena() -> (SharedMapping, ArenaView, ArenaLayout) {
+    pub(in crate::client) fn arena() -> (SharedMapping, ArenaView, ArenaLayout) {
         let layout = ArenaLayout::new(4, 1).unwrap();
         let len = layout.total_len() as usize;
         let file = memory_file("test-arena", len).unwrap();

@@ -1,4 +1,4 @@
-//! The node's side of the [shared look-up table](samite_wire::lookup): publishes records to clients
+//! The node's side of the [shared look-up table](crate::lookup): publishes records to clients
 //! of the host, retracts them, and says which there are.
 //!
 //! Nothing is read back from shared memory: of each part's index the node has a copy of its own,
@@ -9,15 +9,16 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use samite_types::{Epoch, Version, prefetch_to_write};
-use samite_wire::arena::ArenaLayout;
-use samite_wire::lookup::{
-    BUCKET_WORDS, GENERATION_OFFSET, LookupSlot, MORE, NAME_SPACE_OFFSET, RecordId,
-    SEQUENCE_OFFSET, SLOT_LEN, VALID_ALWAYS, VALID_OFFSET, index_word, indexed_slot, known_word,
-};
+use samite_cpu::prefetch_to_write;
+use samite_types::{Epoch, Version};
 use zerocopy::IntoBytes;
 
 use super::mapping::ArenaMapping;
+use crate::layout::ArenaLayout;
+use crate::lookup::{
+    BUCKET_WORDS, GENERATION_OFFSET, LookupSlot, MORE, NAME_SPACE_OFFSET, RecordId,
+    SEQUENCE_OFFSET, SLOT_LEN, VALID_ALWAYS, VALID_OFFSET, index_word, indexed_slot, known_word,
+};
 
 /// A look-up table, as its node writes it.
 pub(super) struct LookupTable {
@@ -332,9 +333,9 @@ impl LookupTable {
 mod tests {
     use std::collections::HashMap;
 
+    use crate::lookup::{HEAD_LEN, may_know};
     use proptest::prelude::*;
     use samite_types::{DatasetId, PartitionId};
-    use samite_wire::lookup::{HEAD_LEN, may_know};
     use zerocopy::FromBytes;
 
     use super::*;

@@ -1,8 +1,8 @@
 use proptest::prelude::*;
-use samite_wire::submission::{LOCK_WORDS, QUEUE_SLOTS, TABLE_LEN};
 use zerocopy::IntoBytes;
 
 use super::*;
+use crate::submission::{LOCK_WORDS, QUEUE_SLOTS, TABLE_LEN};
 
 const CLIENT: ClientId = ClientId(7);
 

@@ -10,10 +10,10 @@ use std::thread::JoinHandle;
 
 use rustix::io::Errno;
 use rustix::mm::Advice;
-use samite_wire::arena::ArenaLayout;
 use samite_wire::limits::BLOCK_LEN;
 
 use super::mapping::ArenaMapping;
+use crate::layout::ArenaLayout;
 
 /// Bytes populated by one call: few, because meanwhile no other thread can map memory. Where the host of a virtual machine has to find each page first, a
 /// shard whose heap grew waited for milliseconds with calls of 2 MiB.

@@ -1,5 +1,5 @@
 //! Early completion: changes that a client leaves in a submission queue in the
-//! [arena](crate::arena) of its node, instead of asking for them and waiting.
+//! [arena](crate::layout) of its node, instead of asking for them and waiting.
 //!
 //! ```text
 //! 0        128         1152        4 KiB         8 KiB                2056 KiB
@@ -338,7 +338,7 @@ impl SlotHeader {
 pub struct SlotContents<'b> {
     /// The header of the slot.
     pub label: SlotHeader,
-    /// Body of the [request](crate::op::OperationRequest).
+    /// Body of the [request](samite_wire::op::OperationRequest).
     pub body: &'b [u8],
     /// Its payload.
     pub payload: &'b [u8],

@@ -10,7 +10,7 @@
 //!
 //! **Generations.** A block's generation is even while its bytes stand still and odd while they may
 //! change (also for as long as the block is granted to a client). A writer makes it odd before it
-//! changes bytes, and even and new after. A reader has a [`BlockRef`](crate::op::BlockRef) with the
+//! changes bytes, and even and new after. A reader has a [`BlockRef`](samite_wire::op::BlockRef) with the
 //! generation at which it was made, copies, then compares the generation again (acquire fence
 //! between the two): the same number means that the copy is whole.
 //!
@@ -20,8 +20,9 @@ use samite_types::PartitionId;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::WireError;
-use crate::limits::BLOCK_LEN;
+use samite_wire::WireError;
+use samite_wire::limits::BLOCK_LEN;
+
 use crate::lookup::{BUCKET_LEN, SLOT_LEN, WORDS_LEN, buckets_for, part_slots_for};
 use crate::submission;
 

@@ -1,4 +1,4 @@
-//! The shared look-up table: a table in the [arena](crate::arena) of the first bytes of records,
+//! The shared look-up table: a table in the [arena](crate::layout) of the first bytes of records,
 //! which clients on the node's host read for themselves.
 //!
 //! ```text

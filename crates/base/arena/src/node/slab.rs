@@ -15,7 +15,7 @@ use super::{Arena, ArenaExtent};
 const SLOTS: [u32; 14] = [60, 42, 32, 24, 20, 16, 12, 10, 8, 6, 5, 4, 3, 2];
 const CLASSES: usize = SLOTS.len();
 /// A number of slots for each class.
-pub(crate) type SlotCounts = [u32; CLASSES];
+pub type SlotCounts = [u32; CLASSES];
 /// Slots begin at multiples of a cache line.
 const SLOT_ALIGN: u32 = 64;
 /// Bytes of a slot, by class.
@@ -30,15 +30,16 @@ const SLOT_LEN: [u32; CLASSES] = {
 };
 
 /// Longest slot, in bytes. Anything longer takes a whole block.
-pub(crate) const SLOT_LEN_MAX: u32 = SLOT_LEN[CLASSES - 1];
+pub const SLOT_LEN_MAX: u32 = SLOT_LEN[CLASSES - 1];
 
 /// The class whose slots hold `len` bytes best; `None` if it takes a whole block.
-pub(crate) fn class_of(len: u32) -> Option<usize> {
+#[must_use]
+pub fn class_of(len: u32) -> Option<usize> {
     SLOT_LEN.iter().position(|slot_len| *slot_len >= len)
 }
 
 /// Slabs of all classes.
-pub(crate) struct SlabPool {
+pub struct SlabPool {
     state: Mutex<SlabState>,
 }
 
@@ -71,7 +72,9 @@ pub(super) struct SlabSlot {
 }
 
 impl SlabPool {
-    pub(crate) fn new() -> Arc<Self> {
+    /// A pool without slabs.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
         Arc::new(Self { state: Mutex::default() })
     }
 
@@ -81,7 +84,8 @@ impl SlabPool {
     }
 
     /// Blocks that taking `wanted` slots of each class would need beside the slabs that are there.
-    pub(crate) fn blocks_for(&self, wanted: &SlotCounts) -> u64 {
+    #[must_use]
+    pub fn blocks_for(&self, wanted: &SlotCounts) -> u64 {
         let state = self.state();
         let missing = wanted.iter().zip(&state.free_slots).zip(&SLOTS);
         missing
@@ -90,7 +94,7 @@ impl SlabPool {
     }
 
     /// Takes a slot; when no slab of the class has one free, it takes a block of `arena` that `charge` has charged.
-    pub(crate) fn take(
+    pub fn take(
         self: &Arc<Self>,
         arena: &Arc<Arena>,
         class: usize,

@@ -8,7 +8,8 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use samite_types::{Error, Result};
-use samite_wire::arena::ArenaLayout;
+
+use crate::layout::ArenaLayout;
 
 /// A memory file, mapped. Its pages are shared with clients of the same user: nothing that must be right for the node's own
 /// safety (lengths, offsets) is read back from it.
@@ -77,13 +78,13 @@ impl ArenaMapping {
     /// Prefetch: has the processor fetch `len` bytes from `offset` on, which will be needed soon.
     pub(super) fn prefetch(&self, offset: usize, len: usize) {
         let start = self.base.as_ptr().cast_const().wrapping_add(offset);
-        samite_types::prefetch(start, len);
+        samite_cpu::prefetch(start, len);
     }
 
     /// The same for bytes that will be written.
     pub(super) fn prefetch_to_write(&self, offset: usize, len: usize) {
         let start = self.base.as_ptr().cast_const().wrapping_add(offset);
-        samite_types::prefetch_to_write(start, len);
+        samite_cpu::prefetch_to_write(start, len);
     }
 
     /// A shared word.

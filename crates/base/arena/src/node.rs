@@ -1,13 +1,14 @@
-//! The arena: one memory file, cut into blocks of 64 KiB, that the node and the clients on its host map.
+//! The node's side: the memory file, cut into blocks of 64 KiB, that the node and the clients on
+//! its host map.
 //!
-//! Layout and generations are described in [`samite_wire::arena`]. A block is free, part of a slab (values between 1 KiB and
+//! Layout and generations are described in [`crate::layout`]. A block is free, part of a slab (values between 1 KiB and
 //! half a block share one, see `slab.rs`), the storage of 64 KiB of one value, or granted to a client that is about to fill it.
 //! Taking and freeing one is O(1): freed blocks are used again first, last freed first, for their pages are in
 //! place and perhaps in a cache; then the next block that was never used. A thread puts pages in place ahead of that
 //! point, because the first touch of a page costs several times what filling it does.
 //!
-//! The arena also counts: everything that a target keeps, in blocks or on the heap, is charged to one limit before it
-//! is stored, so that "no space" is known at once and honest.
+//! Blocks are charged to the quota of the target ([`BlockQuota`]) before they are taken, so that "no
+//! space" is known at once and honest.
 
 mod extent;
 mod lookup_table;
@@ -23,22 +24,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use samite_types::{ClientId, Epoch, Error, ErrorKind, Result, ShardId, Version};
-use samite_wire::arena::ArenaLayout;
 use samite_wire::limits::BLOCK_LEN;
-use samite_wire::lookup::{ALIVE_OFFSET, RecordId, VALID_ALWAYS};
-use samite_wire::submission::{QUEUE_SLOT_LEN, TABLE_SLOTS};
 
-use crate::quota::{QuotaLimit, TargetQuota};
-pub use extent::ArenaExtent;
+use crate::layout::ArenaLayout;
+use crate::lookup::{ALIVE_OFFSET, RecordId, VALID_ALWAYS};
+use crate::submission::{QUEUE_SLOT_LEN, TABLE_SLOTS};
+
+pub use extent::{ArenaExtent, ExtentChange};
 use lookup_table::LookupTable;
 use mapping::ArenaMapping;
 use populate::ArenaPopulator;
-pub(crate) use slab::{SLOT_LEN_MAX, SlabPool, SlotCounts, class_of};
+pub use slab::{SLOT_LEN_MAX, SlabPool, SlotCounts, class_of};
 pub use submission_queues::{CoreWaiters, LockTurn, SubmissionEntry};
 use submission_queues::{LockConflict, SubmissionQueues};
 
 /// Bytes charged for a block.
-pub(crate) const BLOCK_CHARGE: u64 = BLOCK_LEN as u64;
+pub const BLOCK_CHARGE: u64 = BLOCK_LEN as u64;
 
 /// Bytes that the changes in all slots of a shard's submission queues take at most, about.
 const SUBMISSIONS_CHARGE: u64 = (TABLE_SLOTS * 2 * QUEUE_SLOT_LEN) as u64;
@@ -46,13 +47,36 @@ const SUBMISSIONS_CHARGE: u64 = (TABLE_SLOTS * 2 * QUEUE_SLOT_LEN) as u64;
 /// Least capacity of an arena, in bytes.
 pub const CAPACITY_MIN: u64 = 1 << 20;
 
+/// The clients that may leave operations in the submission queues of a shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QueueAccess {
+    /// None.
+    #[default]
+    Closed,
+    /// All clients of the host.
+    AnyClient,
+    /// This one alone: it has all delegations.
+    OnlyClient(ClientId),
+}
+
+impl QueueAccess {
+    /// The only client that has it, if it is one.
+    #[must_use]
+    pub const fn only(self) -> Option<ClientId> {
+        match self {
+            Self::OnlyClient(client) => Some(client),
+            Self::Closed | Self::AnyClient => None,
+        }
+    }
+}
+
 /// Of [`Arena::lock_exclusive`].
 #[derive(Debug)]
 #[must_use = "clients cannot submit about the record until it is given back"]
 pub struct ExclusiveLock(LockConflict);
 
 impl ExclusiveLock {
-    /// Whether the whole table was closed for it, which is to be [opened](Arena::open_submissions)
+    /// Whether the whole table was closed for it, which is to be [opened](Arena::set_queue_access)
     /// when the record is changed: the record lock word changed hands too often to be locked.
     #[must_use]
     pub fn has_closed(&self) -> bool {
@@ -60,11 +84,26 @@ impl ExclusiveLock {
     }
 }
 
+/// The capacity to which blocks are charged: that of the target whose values they keep.
+pub trait BlockQuota: Send + Sync {
+    /// Bytes that the target can hold.
+    fn capacity(&self) -> u64;
+
+    /// Bytes that are free for changes that need more space.
+    fn free(&self) -> u64;
+
+    /// Charges a block that is to be granted; `false`, and nothing is charged, if it does not fit.
+    fn charge(&self, bytes: u64) -> bool;
+
+    /// Gives back a charge.
+    fn uncharge(&self, bytes: u64);
+}
+
 /// Memory for values, mapped by the node and by the clients on its host.
 pub struct Arena {
     mapping: Arc<ArenaMapping>,
     layout: ArenaLayout,
-    quota: TargetQuota,
+    quota: Arc<dyn BlockQuota>,
     free: Mutex<FreeBlocks>,
     lookup_table: LookupTable,
     submission_queues: SubmissionQueues,
@@ -82,11 +121,12 @@ struct FreeBlocks {
 }
 
 impl Arena {
-    /// An arena that holds `capacity_bytes`, with a word for each of `shards` shards.
+    /// An arena for as many bytes as `quota` has capacity, with a part for each of `shards` shards.
     ///
     /// # Errors
     /// `Invalid`: less than [`CAPACITY_MIN`], more than the machine's memory, or too many shards; `Io`: the operating system refused.
-    pub fn create(capacity_bytes: u64, shards: usize) -> Result<Arc<Self>> {
+    pub fn create(quota: Arc<dyn BlockQuota>, shards: usize) -> Result<Arc<Self>> {
+        let capacity_bytes = quota.capacity();
         let refuse = |cause: String| {
             Error::new(ErrorKind::Invalid, format!("memory target of {capacity_bytes} B: {cause}"))
         };
@@ -108,7 +148,7 @@ impl Arena {
         Ok(Arc::new(Self {
             mapping,
             layout,
-            quota: TargetQuota::new(capacity_bytes),
+            quota,
             free: Mutex::default(),
             lookup_table,
             submission_queues,
@@ -131,13 +171,7 @@ impl Arena {
 
     /// Publishes a record with `value`, the first bytes of its value, to clients of this host. They
     /// see it until it is retracted.
-    pub(crate) fn publish(
-        &self,
-        id: &RecordId<'_>,
-        version: Version,
-        total_len: u32,
-        value: &[u8],
-    ) {
+    pub fn publish(&self, id: &RecordId<'_>, version: Version, total_len: u32, value: &[u8]) {
         self.lookup_table.publish(id, version, total_len, value);
     }
 
@@ -150,22 +184,22 @@ impl Arena {
     }
 
     /// The same, after that and before other work.
-    pub(crate) fn expect_soon(&self, id: &RecordId<'_>) {
+    pub fn expect_soon(&self, id: &RecordId<'_>) {
         self.lookup_table.expect_slot(self.layout.lookup_part(id.partition), id.hash());
     }
 
     /// Inserts a record that has come into being in the index.
-    pub(crate) fn insert_name(&self, id: &RecordId<'_>) {
+    pub fn insert_name(&self, id: &RecordId<'_>) {
         self.lookup_table.insert_name(id);
     }
 
     /// Removes a record that exists no more: it is neither published nor in the index.
-    pub(crate) fn remove_name(&self, id: &RecordId<'_>) {
+    pub fn remove_name(&self, id: &RecordId<'_>) {
         self.lookup_table.remove_name(id);
     }
 
     /// Retracts a record that is about to change.
-    pub(crate) fn retract(&self, id: &RecordId<'_>) {
+    pub fn retract(&self, id: &RecordId<'_>) {
         self.lookup_table.retract(id);
     }
 
@@ -174,17 +208,19 @@ impl Arena {
         self.lookup_table.wipe();
     }
 
-    /// Clients of this host that serve by the cluster map of `epoch`, or `only` one of them (the
-    /// sole delegation holder), may [submit](samite_wire::submission) to a shard from now on. Until
-    /// now nobody might, or the same.
-    pub fn open_submissions(&self, shard: ShardId, epoch: Epoch, only: Option<ClientId>) {
-        self.submission_queues.open(u32::from(shard.get()), epoch, only);
-    }
-
-    /// No client may submit to a shard from now on. Entries that were submitted before wait for
-    /// [`Arena::take_submissions`].
-    pub fn close_submissions(&self, shard: ShardId) {
-        self.submission_queues.close(u32::from(shard.get()));
+    /// Sets which clients of this host may [submit](crate::submission) to a shard from now on, of
+    /// those that serve by the cluster map of `epoch`. The queues go from one kind of clients to
+    /// another by being closed, and what was submitted until then is
+    /// [carried out](Arena::take_submissions) in between.
+    pub fn set_queue_access(&self, shard: ShardId, epoch: Epoch, access: QueueAccess) {
+        let part = u32::from(shard.get());
+        match access {
+            QueueAccess::Closed => self.submission_queues.close(part),
+            QueueAccess::AnyClient => self.submission_queues.open(part, epoch, None),
+            QueueAccess::OnlyClient(client) => {
+                self.submission_queues.open(part, epoch, Some(client));
+            }
+        }
     }
 
     /// Whether anything may have been submitted to a shard.
@@ -263,12 +299,12 @@ impl Arena {
 
     /// From now on records are published only to clients with name-space generation `epoch` or a
     /// newer one.
-    pub(crate) fn require_lease(&self, epoch: Epoch) {
+    pub fn require_lease(&self, epoch: Epoch) {
         self.lookup_table.require_lease(epoch);
     }
 
     /// The word that tells clients of this host whether the node lives: see
-    /// [`samite_wire::lookup`]. They see no records while it is zero.
+    /// [`crate::lookup`]. They see no records while it is zero.
     #[must_use]
     pub fn alive(&self) -> &AtomicU32 {
         self.mapping.word(self.layout.lookup_offset() as usize + ALIVE_OFFSET)
@@ -282,7 +318,8 @@ impl Arena {
     }
 
     /// Number of the round; never 0.
-    pub(crate) fn round(&self) -> u16 {
+    #[must_use]
+    pub fn round(&self) -> u16 {
         self.round.load(Ordering::Relaxed)
     }
 
@@ -294,7 +331,7 @@ impl Arena {
     #[must_use]
     pub fn grant(self: &Arc<Self>, count: usize) -> Vec<ArenaExtent> {
         let mut granted = Vec::with_capacity(count.min(64));
-        while granted.len() < count && self.quota.charge(BLOCK_CHARGE, QuotaLimit::Open) {
+        while granted.len() < count && self.quota.charge(BLOCK_CHARGE) {
             let block = self.take_block();
             let mut extent = ArenaExtent::block(self, block);
             if !self.populator.ensure(block, extent.offset()) {
@@ -304,12 +341,6 @@ impl Arena {
             granted.push(extent);
         }
         granted
-    }
-
-    /// The target's capacity, and what is charged to it.
-    #[must_use]
-    pub const fn quota(&self) -> &TargetQuota {
-        &self.quota
     }
 
     /// Bytes whose pages the background thread has put in place so far.
@@ -325,7 +356,8 @@ impl Arena {
     }
 
     /// A whole block, which has been charged.
-    pub(crate) fn block(self: &Arc<Self>) -> ArenaExtent {
+    #[must_use]
+    pub fn block(self: &Arc<Self>) -> ArenaExtent {
         ArenaExtent::block(self, self.take_block())
     }
 
@@ -360,6 +392,6 @@ impl Arena {
 
 impl fmt::Debug for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Arena({} of {} B)", self.quota.used(), self.quota.capacity())
+        write!(f, "Arena({} of {} B free)", self.quota.free(), self.quota.capacity())
     }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
+use samite_arena::submission::{LockWord, LockWordState};
 use samite_types::ClientId;
-use samite_wire::submission::{LockWord, LockWordState};
 
 use crate::rules::Rules;
 use crate::told::{Told, explain};

@@ -2,16 +2,16 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use samite_types::{DatasetId, PartitionId, Version};
-use samite_wire::arena::ArenaLayout;
-use samite_wire::lookup::{
+
+use super::*;
+use crate::client::view::tests::arena;
+use crate::layout::ArenaLayout;
+use crate::lookup::{
     ALIVE_OFFSET, HEAD_LEN, LookupHead, LookupSlot, MORE, NAME_SPACE_OFFSET, VALID_ALWAYS,
     VALID_OFFSET, index_word, known_word,
 };
-use samite_wire::submission::{QUEUE_SLOT_LEN, SlotContents, TABLE_SLOTS};
-
-use super::*;
-use crate::shm::arena_view::tests::arena;
-use crate::shm::mapping::SharedMapping;
+use crate::mapping::SharedMapping;
+use crate::submission::{QUEUE_SLOT_LEN, SlotContents, TABLE_SLOTS};
 
 const ID: RecordId<'_> = RecordId { dataset: DatasetId(1), partition: PartitionId(2), key: b"k" };
 

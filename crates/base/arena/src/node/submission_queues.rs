@@ -1,4 +1,4 @@
-//! The node's side of [early completion](samite_wire::submission): finds the entries that clients
+//! The node's side of [early completion](crate::submission): finds the entries that clients
 //! have submitted, and locks records against more of them.
 //!
 //! Each table is worked on by the thread of one shard. Values read from it are checked, and copied
@@ -9,17 +9,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use rustix::thread::futex;
 use samite_types::{ClientId, Epoch};
-use samite_wire::arena::ArenaLayout;
-use samite_wire::submission::{
+use smallvec::SmallVec;
+
+use super::lookup_table::LookupTable;
+use super::mapping::ArenaMapping;
+use crate::layout::ArenaLayout;
+use crate::submission::{
     LockWord, LockWordState, NODE_CORE_OFFSET, OPEN_OFFSET, QUEUE_SLOT_LEN, QUEUE_SLOTS, QUEUES,
     QueueWaiter, REFERENCE_OFFSET, REQUEST_OFFSET, RawSlotHeader, SOLE_CLIENT_OFFSET, SlotContents,
     TABLE_SLOTS, lock_word_of, lock_word_offset, owner_offset, pending_bit, pending_offset,
     queue_of, queue_offset, slot_offset,
 };
-use smallvec::SmallVec;
-
-use super::lookup_table::LookupTable;
-use super::mapping::ArenaMapping;
 
 /// How often the node tries to lock a record lock word that clients claim and free meanwhile.
 const LOCK_TRIES_MAX: u32 = 64;
