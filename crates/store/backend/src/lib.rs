@@ -8,6 +8,7 @@
 
 pub mod arena;
 pub mod conformance;
+pub mod failing;
 pub mod memory;
 pub mod null;
 pub mod ordered;
