@@ -7,6 +7,7 @@
 //! Every backend passes [`conformance`].
 
 pub mod conformance;
+pub mod failing;
 pub mod memory;
 pub mod null;
 pub mod ordered;

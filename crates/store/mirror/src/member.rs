@@ -146,6 +146,7 @@ impl MirroredPartition {
     #[must_use]
     pub const fn with_rules(mut self, rules: MirrorRules) -> Self {
         self.partition.set_forgets(rules.forgets_results);
+        self.partition.set_trusts_store(rules.trusts_store);
         self.rules = rules;
         self
     }
@@ -380,7 +381,7 @@ impl MirroredPartition {
 
     /// A message from another member.
     pub fn receive(&mut self, envelope: &PeerEnvelope, message: &PeerMessage<'_>, now: Duration) {
-        if envelope.to != self.me {
+        if envelope.to != self.me || self.failed().is_some() {
             return;
         }
         self.see_time(now);

@@ -11,13 +11,14 @@ use samite_wire::peer::data_of;
 const READ_BACK_MIN: usize = 16 << 10;
 
 /// The data of an operation that was just applied to `partition`, in order; `taken`: those of the
-/// blocks that were copied.
+/// blocks that were copied. `None`: the store does not give back the bytes of blocks that it has
+/// just taken, and nobody else has them.
 pub(crate) fn of_applied(
     partition: &Partition,
     operation: &Operation<'_>,
     outputs: &[ActionOutput],
     taken: Vec<ValuePiece>,
-) -> Vec<ValuePiece> {
+) -> Option<Vec<ValuePiece>> {
     let is_single = changes_once(operation);
     let mut taken = taken.into_iter();
     let mut payload = Vec::new();
@@ -33,20 +34,25 @@ pub(crate) fn of_applied(
             ValueData::Blocks(blocks) if is_copied => {
                 payload.extend(taken.by_ref().take(blocks.len()))
             }
-            _ => read_back(partition, (operation, index), outputs, data.len(), &mut payload),
+            _ => match (read_back(partition, (operation, index), outputs, data.len()), data) {
+                (Some(pieces), _) => payload.extend(pieces),
+                (None, ValueData::Inline(bytes)) => {
+                    payload.push(ValuePiece::Bytes((*bytes).into()));
+                }
+                (None, _) => return None,
+            },
         }
     }
-    payload
+    Some(payload)
 }
 
-/// The bytes that action `index` has just stored, where they are now.
+/// The bytes that action `index` has just stored, where they are now. `None`: they cannot be read.
 fn read_back(
     partition: &Partition,
     (operation, index): (&Operation<'_>, usize),
     outputs: &[ActionOutput],
     len: usize,
-    payload: &mut Vec<ValuePiece>,
-) {
+) -> Option<Vec<ValuePiece>> {
     let offset = match outputs.get(index) {
         Some(ActionOutput::Written { offset, .. }) => *offset,
         _ => 0,
@@ -54,17 +60,17 @@ fn read_back(
     let (Action::Put { key, .. } | Action::Write { key, .. } | Action::Append { key, .. }) =
         &operation.actions[index]
     else {
-        return;
+        return None;
     };
-    let mut found = 0;
+    let (mut found, mut pieces) = (0, Vec::new());
     let read = partition.read_range(key, (offset, len as u32), &mut |piece| {
         found += piece.len();
-        payload.push(match piece {
+        pieces.push(match piece {
             ValuePiece::Zeros(len) => ValuePiece::Bytes(vec![0; len as usize].as_slice().into()),
             piece => piece,
         });
     });
-    debug_assert!(read.is_ok() && found == len, "what was stored can be read");
+    (read.is_ok() && found == len).then_some(pieces)
 }
 
 /// Whether only one action changes records: then the value that it stored is there when the

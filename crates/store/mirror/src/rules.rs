@@ -32,4 +32,8 @@ pub struct MirrorRules {
     pub ignores_room: bool,
     /// A member answers reads with entries that may not be committed.
     pub reads_uncommitted: bool,
+    /// A partition whose store has failed in the midst of a change goes on.
+    pub trusts_store: bool,
+    /// A member that does not follow commits what it is all the same.
+    pub commits_unfit: bool,
 }

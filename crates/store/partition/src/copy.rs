@@ -86,7 +86,7 @@ impl Partition {
         if let Err(error) = &installed
             && error.kind() != ErrorKind::NoSpace
         {
-            self.failed = Some(error.kind());
+            self.fail(error.kind());
         }
         installed
     }

@@ -47,6 +47,20 @@ impl Partition {
         self.remember(client, numbers, Err(reason));
     }
 
+    /// It can serve no more ([`Partition::failed`]): the store has failed, and nobody knows what is
+    /// there.
+    pub const fn fail(&mut self, kind: ErrorKind) {
+        if !self.trusts_store {
+            self.failed = Some(kind);
+        }
+    }
+
+    /// Goes on when the store has failed in the midst of a change. For tests of tests.
+    #[doc(hidden)]
+    pub const fn set_trusts_store(&mut self, trusts: bool) {
+        self.trusts_store = trusts;
+    }
+
     /// Remembers no results, so that nothing is done once only. For tests of tests.
     #[doc(hidden)]
     pub const fn set_forgets(&mut self, forgets: bool) {

@@ -96,6 +96,7 @@ pub struct Partition {
     forgets: bool,
     /// A planned change was carried out in part: nobody knows what is here.
     failed: Option<ErrorKind>,
+    trusts_store: bool,
 }
 
 impl Partition {
@@ -118,6 +119,7 @@ impl Partition {
             touched: None,
             forgets: false,
             failed: None,
+            trusts_store: false,
         }
     }
 
@@ -301,11 +303,8 @@ impl Partition {
             };
             outputs.push(output.map_err(|kind| AppliedFailure::new(kind, index))?);
         }
-        for (index, action) in operation.actions.iter().enumerate() {
-            if matches!(action, Action::Hold { .. } | Action::Release { .. }) {
-                outputs[index] =
-                    run.ask(action).map_err(|kind| AppliedFailure::new(kind, index))?;
-            }
+        for (action, output) in operation.actions.iter().zip(&mut outputs) {
+            run.end_reading(action, output);
         }
         if shows {
             publish::found(&*self.store, operation, &outputs);
@@ -459,7 +458,7 @@ impl Partition {
                     }
                 }
                 Err(kind) => {
-                    self.failed = Some(kind);
+                    self.fail(kind);
                     return Err(AppliedFailure::new(ErrorKind::Unavailable, index));
                 }
             }
@@ -555,8 +554,8 @@ fn gone() -> ActionOutput {
 
 /// Whether a refusal is the last word on an operation: its client does not send it again.
 const fn is_final(kind: ErrorKind) -> bool {
-    use ErrorKind::{Conflict, NoSpace, NotFound, TooLarge, TooManyOpen};
-    matches!(kind, Conflict | NoSpace | NotFound | TooLarge | TooManyOpen)
+    use ErrorKind::{Conflict, Io, NoSpace, NotFound, TooLarge, TooManyOpen};
+    matches!(kind, Conflict | Io | NoSpace | NotFound | TooLarge | TooManyOpen)
 }
 
 /// Whether an operation does nothing but let go, which needs no cached directory.

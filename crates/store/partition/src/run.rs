@@ -188,6 +188,18 @@ impl ActionRun<'_> {
         }
     }
 
+    /// Takes or releases the open reference of an operation that changes no record, all of whose
+    /// actions have been [checked](Self::check_reference): the store is not asked again.
+    pub(crate) fn end_reading(&mut self, action: &Action<'_>, output: &mut ActionOutput) {
+        match action {
+            Action::Hold { key, token } => *output = self.take_reference(key, *token),
+            Action::Release { token } => {
+                *output = ActionOutput::Number(self.open_references.release(*token));
+            }
+            _ => {}
+        }
+    }
+
     /// Fails unless the record at `key` can get an open reference, as one of `count` of this
     /// operation.
     pub(crate) fn check_reference(&self, key: &[u8], count: usize) -> Result<()> {

@@ -46,6 +46,8 @@ pub struct AuditSet {
     pub outlives: bool,
     /// Nodes may have too little room for all that is put there.
     pub gets_full: bool,
+    /// Calls of stores fail.
+    pub fails: bool,
     /// Histories that were too long to be judged.
     pub too_hard: u32,
 }

@@ -32,6 +32,12 @@ impl ClientCall {
     pub fn is_refused_for_room(&self) -> bool {
         matches!(self.ended, Some((_, OpOutcome::Failed(ErrorKind::NoSpace))))
     }
+
+    /// Whether it was refused because its store failed: that changes nothing.
+    #[must_use]
+    pub fn is_refused_by_store(&self) -> bool {
+        matches!(self.ended, Some((_, OpOutcome::Failed(ErrorKind::Io))))
+    }
 }
 
 /// All calls of a run, in the order in which they began.

@@ -47,9 +47,9 @@ impl SimulatedState {
                 .map(|fresh| fresh.with_timing(timing)),
         };
         let coordinator = coordinator.expect("scenarios and saved states are lawful");
-        let durability = match scenario.flash_us {
-            Some(_) => DurabilityKind::Logged,
-            None => DurabilityKind::Memory,
+        let durability = match scenario.is_durable() {
+            true => DurabilityKind::Logged,
+            false => DurabilityKind::Memory,
         };
         let redundancy = Redundancy(scenario.redundancy);
         let reads = if scenario.reads_any { ReadsKind::Any } else { ReadsKind::Primary };

@@ -10,7 +10,7 @@ use samite_sim::audit::RuleViolation;
 use samite_sim::rules::{BrokenRule, RunRules};
 use samite_sim::run::{RunReport, run, run_twice};
 use samite_sim::scale::{chart, measure, page};
-use samite_sim::scenario::{CoordinatorState, RunScenario};
+use samite_sim::scenario::{CoordinatorState, RunScenario, TargetKind};
 use samite_sim::shrink::shrink;
 use serde_json::json;
 
@@ -53,6 +53,9 @@ struct SimArgs {
     /// Keep the coordinator's state there; by default that is up to the seed
     #[arg(long, value_enum)]
     coordinator: Option<CoordinatorState>,
+    /// Have targets of that kind in all seeds; by default that is up to the seed
+    #[arg(long, value_enum)]
+    targets: Option<TargetKind>,
     /// Run each seed twice: the two runs must be the same, event by event
     #[arg(long, conflicts_with = "seed")]
     twice: bool,
@@ -125,7 +128,8 @@ fn main() -> ExitCode {
 
 /// Runs one seed and shows it.
 fn one(seed: u64, rules: RunRules, args: &SimArgs) -> Result<bool, String> {
-    let mut scenario = RunScenario { rules, ..RunScenario::with(seed, args.coordinator) };
+    let mut scenario =
+        RunScenario { rules, ..RunScenario::with(seed, args.coordinator, args.targets) };
     scenario.calls = args.calls.unwrap_or(scenario.calls);
     scenario.clients = args.clients.unwrap_or(scenario.clients);
     scenario.partitions = args.partitions.unwrap_or(scenario.partitions);
@@ -143,6 +147,15 @@ fn one(seed: u64, rules: RunRules, args: &SimArgs) -> Result<bool, String> {
     );
     if let Some(flash_us) = scenario.flash_us {
         println!("durable: a batch takes up to {flash_us} us to get to flash");
+    }
+    if let Some(commit_us) = scenario.commit_us {
+        println!("targets remember: a commit takes up to {commit_us} us");
+    }
+    for (node, from, to) in &scenario.full {
+        println!("full: the disk of n{node} from {from:?} to {to:?}");
+    }
+    if !scenario.failing.is_empty() {
+        println!("failing: one call of each life, within {:?}", scenario.failing);
     }
     if !scenario.room.is_empty() {
         println!("full: nodes have room for {:?} bytes", scenario.room);
@@ -236,7 +249,8 @@ fn many(rules: RunRules, args: &SimArgs) -> bool {
             if seed >= end {
                 break;
             }
-            let scenario = RunScenario { rules, ..RunScenario::with(seed, args.coordinator) };
+            let whole = RunScenario::with(seed, args.coordinator, args.targets);
+            let scenario = RunScenario { rules, ..whole };
             let report = if args.twice { run_twice(&scenario) } else { run(&scenario, false) };
             if !report.violations.is_empty()
                 && failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES_MAX
@@ -289,7 +303,7 @@ fn show(totals: &RunTotals, took: Duration, rules: RunRules, args: &SimArgs) {
         println!("seed {seed}: {violation}");
     }
     if let Some(seed) = totals.failed.keys().next() {
-        show_small(*seed, rules, args.coordinator);
+        show_small(*seed, rules, args);
     }
     println!(
         "{} seeds, {} failed; {} calls, {} events, {} h simulated in {:.1} s ({per_minute:.0} seeds/min), {} histories too long to judge",
@@ -304,8 +318,8 @@ fn show(totals: &RunTotals, took: Duration, rules: RunRules, args: &SimArgs) {
 }
 
 /// Says how to see the first failure, as small as it can be made.
-fn show_small(seed: u64, rules: RunRules, state: Option<CoordinatorState>) {
-    let whole = RunScenario { rules, ..RunScenario::with(seed, state) };
+fn show_small(seed: u64, rules: RunRules, args: &SimArgs) {
+    let whole = RunScenario { rules, ..RunScenario::with(seed, args.coordinator, args.targets) };
     let Some((small, report)) = shrink(&whole) else { return };
     let kept: Vec<String> = whole
         .faults
@@ -316,10 +330,12 @@ fn show_small(seed: u64, rules: RunRules, state: Option<CoordinatorState>) {
         .collect();
     let kept = if kept.is_empty() { "none".to_owned() } else { kept.join(",") };
     let wrong = rules.wrong.map_or(String::new(), |wrong| format!(" --wrong {wrong}"));
-    let state = state.and_then(|state| state.to_possible_value());
+    let state = args.coordinator.and_then(|state| state.to_possible_value());
     let state = state.map_or(String::new(), |state| format!(" --coordinator {}", state.get_name()));
+    let targets = args.targets.and_then(|targets| targets.to_possible_value());
+    let targets = targets.map_or(String::new(), |kind| format!(" --targets {}", kind.get_name()));
     println!(
-        "smallest: samite-sim --seed {seed} --calls {} --clients {} --partitions {} --faults {kept}{wrong}{state}",
+        "smallest: samite-sim --seed {seed} --calls {} --clients {} --partitions {} --faults {kept}{wrong}{state}{targets}",
         small.calls, small.clients, small.partitions
     );
     for violation in &report.violations {

@@ -4,22 +4,25 @@
 
 mod flash;
 mod membership;
+mod opening;
+mod target;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use samite_backend::Backend;
+use samite_backend::failing::{CallFailure, FailingBackend};
 use samite_mirror::durable::Recovered;
 use samite_mirror::{
     ApplyTime, CommitPosition, CommitStatus, GroupView, MirrorEffect, MirroredPartition, PeerPacket,
 };
-use samite_partition::{AppliedOutcome, NoGrants, Partition, RequestContext as OpContext};
+use samite_partition::{AppliedOutcome, NoGrants, RequestContext as OpContext};
 use samite_placement::{ClusterMap, MapHistory};
 use samite_types::{
     ClientId, DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, RequestId, TargetId,
 };
-use samite_wire::control::{self, DatasetSpec, NodeInfo, ReadsKind};
+use samite_wire::control::{self, NodeInfo, ReadsKind};
 use samite_wire::op::OperationRequest;
 use samite_wire::peer::PeerMessages;
 
@@ -33,6 +36,7 @@ use crate::scenario::RunScenario;
 use crate::store::HeapBackend;
 use flash::SimFlash;
 use membership::SimMembership;
+use target::SimTarget;
 
 /// Bytes of records that a simulated target may keep: its reserve is 128 of them.
 const CAPACITY: u64 = 8 << 10;
@@ -69,7 +73,22 @@ pub struct SimNode {
     me: TargetId,
     rules: RunRules,
     resync_step_len: usize,
-    backend: HeapBackend,
+    heap: HeapBackend,
+    /// Opens partitions: in the heap, or in a target that remembers.
+    backend: Box<dyn Backend>,
+    /// A call of a store fails.
+    failure: CallFailure,
+    /// Most calls before that; 0: none fails.
+    failing: u64,
+    /// From then on none fails, and no disk is full.
+    well_at: Duration,
+    /// When its disk is full.
+    full: Vec<(Duration, Duration)>,
+    /// How long a commit takes, at most; `None`: the target does not remember.
+    commit_us: Option<u64>,
+    target: Option<SimTarget>,
+    /// A partition could not be opened.
+    lacks_slots: bool,
     /// The space of the target that something else takes, and until when.
     taken: Option<(u64, Duration)>,
     map: Option<Arc<ClusterMap>>,
@@ -93,9 +112,12 @@ impl SimNode {
         let me = info.targets[0].target;
         let membership = SimMembership::new(scenario.coordinators, info.incarnation);
         let room = scenario.room.get(info.node.get() as usize).copied();
-        let backend = HeapBackend::new(room.map_or(CAPACITY_AMPLE, |_| CAPACITY));
+        let heap = HeapBackend::new(room.map_or(CAPACITY_AMPLE, |_| CAPACITY));
+        let failure = CallFailure::default();
+        let backend = FailingBackend::new(Box::new(heap.clone()), failure.clone());
+        let node = info.node.get();
         let taken = room.map(|room| {
-            let taken = backend.quota().charge_some(backend.quota().free().saturating_sub(room));
+            let taken = heap.quota().charge_some(heap.quota().free().saturating_sub(room));
             (taken, scenario.well_at())
         });
         Self {
@@ -103,7 +125,15 @@ impl SimNode {
             me,
             rules: scenario.rules,
             resync_step_len: scenario.resync_step_len,
-            backend,
+            heap,
+            backend: Box::new(backend),
+            failure,
+            failing: scenario.failing.get(node as usize).copied().unwrap_or_default(),
+            well_at: scenario.well_at(),
+            full: scenario.full_of(node),
+            commit_us: scenario.commit_us,
+            target: None,
+            lacks_slots: false,
             taken,
             map: None,
             history: MapHistory::default(),
@@ -119,10 +149,20 @@ impl SimNode {
 
     /// Opens its disk, and reads its contents.
     fn recover(&mut self, context: &mut ProcessContext<'_>) {
+        if self.failing > 0 && context.world_now < self.well_at {
+            self.failure.set(context.rng.between(1, self.failing));
+        }
+        if let Some(commit_us) = self.commit_us {
+            let failing = (&self.failure, context.rng.chance(500));
+            match SimTarget::open(&context.disk.rows, commit_us, failing, self.rules) {
+                Ok((target, backend)) => (self.target, self.backend) = (Some(target), backend),
+                Err(error) => return context.stop(&format!("open the target: {error}")),
+            }
+        }
         let Some(flash_us) = self.flash_us else { return };
         let parts =
             (self.info.targets[0].storage, flash_us, self.rules.breaks(BrokenRule::EarlyFlash));
-        let opened = SimFlash::open(&context.disk.flash, parts, &mut |id| Ok(self.member(id)));
+        let opened = SimFlash::open(&context.disk.flash, parts, &mut |id| self.member(id));
         match opened {
             Ok((flash, recovered)) => {
                 context.note(|| format!("recovers {:?}", recovered.values()));
@@ -175,7 +215,9 @@ impl SimNode {
             return Some(reply::refusal(kind, epoch));
         }
         let at = ApplyTime { now: context.now, lease_until: self.membership.lease_until() };
-        let slot = self.slots.get_mut(&slot_id)?;
+        let Some(slot) = self.slots.get_mut(&slot_id) else {
+            return Some(reply::refusal(ErrorKind::Busy, epoch));
+        };
         if slot.held.len() == HELD_MAX {
             return Some(reply::refusal(ErrorKind::Busy, epoch));
         }
@@ -220,7 +262,7 @@ impl SimNode {
         known: Epoch,
         (dataset, partition): SlotId,
         only_reads: bool,
-    ) -> Result<(), ErrorKind> {
+    ) -> std::result::Result<(), ErrorKind> {
         let map = self.map.as_ref().ok_or(ErrorKind::Busy)?;
         let is_behind = known > map.epoch();
         let unknown = if is_behind { ErrorKind::Busy } else { ErrorKind::NotFound };
@@ -241,8 +283,17 @@ impl SimNode {
     /// Takes up a newer map.
     fn take_up(&mut self, map: Arc<ClusterMap>, context: &mut ProcessContext<'_>) {
         context.audit.saw_map(context.place, map.epoch(), context.world_now);
+        self.map = Some(map);
+        self.open_all(context);
+    }
+
+    /// Opens the partitions of which this node is a member by its map, has all take up the map, and
+    /// lets go of the others.
+    fn open_all(&mut self, context: &mut ProcessContext<'_>) {
+        let Some(map) = self.map.clone() else { return };
         let epoch = map.epoch();
-        self.map = Some(Arc::clone(&map));
+        self.lacks_slots = false;
+        let stored = self.target.as_mut().map(SimTarget::take_stored).unwrap_or_default();
         for dataset in map.datasets() {
             let Some(table) = map.table(dataset.spec.redundancy) else { continue };
             for (group, partition) in table.groups.iter().zip((0..).map(PartitionId)) {
@@ -250,8 +301,13 @@ impl SimNode {
                 let slot_id = (dataset.id, partition);
                 let is_wanted = is_member || self.recovered.contains_key(&slot_id);
                 if is_wanted && !self.slots.contains_key(&slot_id) {
-                    let slot = self.open(slot_id, &dataset.spec);
-                    self.slots.insert(slot_id, slot);
+                    match self.open(slot_id, &dataset.spec) {
+                        Ok(slot) => drop(self.slots.insert(slot_id, slot)),
+                        Err(error) => {
+                            context.note(|| format!("opens {slot_id:?}: {error}"));
+                            self.lacks_slots = true;
+                        }
+                    }
                 }
                 if let Some(slot) = self.slots.get_mut(&slot_id) {
                     let view = GroupView::new(epoch, group, |target| map.incarnation_of(target));
@@ -261,31 +317,11 @@ impl SimNode {
                     slot.mirrored.configure(&view, context.now);
                     self.carry_out(slot_id, context);
                 }
-                if !is_member
-                    && self.slots.remove(&slot_id).is_some()
-                    && let Some(flash) = &mut self.flash
-                {
-                    flash.discard(slot_id);
+                if !is_member {
+                    self.let_go(slot_id, stored.contains(&slot_id));
                 }
             }
         }
-    }
-
-    fn open(&mut self, slot_id: SlotId, spec: &DatasetSpec) -> SimPartition {
-        let left = self.recovered.remove(&slot_id);
-        let mut mirrored = left.unwrap_or_else(|| self.member(slot_id));
-        if self.flash.is_some() {
-            mirrored.set_logs();
-        }
-        mirrored.set_reads_any(spec.reads == ReadsKind::Any);
-        SimPartition { mirrored, redundancy: spec.redundancy, held: VecDeque::new() }
-    }
-
-    fn member(&self, (dataset, partition): SlotId) -> MirroredPartition {
-        let mut backend = self.backend.clone();
-        let store = backend.open(dataset, partition).expect("the heap opens everything");
-        MirroredPartition::new(Partition::new(store), dataset, partition, self.me)
-            .with_rules(self.rules.mirror())
     }
 
     /// Carries out the effects of a partition.
@@ -382,8 +418,11 @@ impl SimNode {
     /// Lets time pass for all partitions, and resyncs go on.
     fn tick(&mut self, context: &mut ProcessContext<'_>) {
         let now = context.now;
+        if self.lacks_slots {
+            self.open_all(context);
+        }
         if let Some((taken, _)) = self.taken.take_if(|(_, until)| context.world_now >= *until) {
-            self.backend.quota().uncharge(taken);
+            self.heap.quota().uncharge(taken);
         }
         let resyncs = now >= self.resync_at;
         let ids: Vec<SlotId> = self.slots.keys().copied().collect();
@@ -432,6 +471,7 @@ impl SimNode {
     fn end_turn(&mut self, context: &mut ProcessContext<'_>) {
         self.report(context);
         self.step_flash(context);
+        self.step_target(context);
         for (target, packets) in std::mem::take(&mut self.outgoing) {
             let (mut body, mut payload) = (Vec::new(), Vec::new());
             packets.iter().for_each(|packet| packet.append(&mut body, &mut payload));
@@ -443,13 +483,15 @@ impl SimNode {
             context.wake_at(self.resync_at.max(context.now));
         }
         let flash = self.flash.as_ref().and_then(|flash| flash.next_step(context.now));
-        flash.into_iter().for_each(|at| context.wake_at(at));
+        let target = self.next_target_step();
+        flash.into_iter().chain(target).for_each(|at| context.wake_at(at));
         context.wake_at(self.membership.next_heartbeat());
     }
 }
 
 impl SimProcess for SimNode {
     fn start(&mut self, context: &mut ProcessContext<'_>) {
+        self.trouble(context);
         self.recover(context);
         self.heartbeat(context);
         self.end_turn(context);
@@ -461,6 +503,7 @@ impl SimProcess for SimNode {
         message: SimMessage,
         context: &mut ProcessContext<'_>,
     ) {
+        self.trouble(context);
         match message {
             SimMessage::Request { id, client, body, payload } => {
                 let served = self.serve(from, id, client, (&body, &payload), context);
@@ -496,6 +539,7 @@ impl SimProcess for SimNode {
     }
 
     fn wake(&mut self, context: &mut ProcessContext<'_>) {
+        self.trouble(context);
         if context.now >= self.membership.next_heartbeat() {
             self.heartbeat(context);
         }
@@ -506,6 +550,9 @@ impl SimProcess for SimNode {
     fn die(&mut self, rng: &mut SimRng, _: &mut SimDisk) {
         if let Some(flash) = &mut self.flash {
             flash.die(rng);
+        }
+        if let Some(target) = &mut self.target {
+            target.die(rng);
         }
     }
 }

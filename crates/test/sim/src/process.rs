@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use samite_log::memory::MemoryDisk;
@@ -11,6 +12,7 @@ use crate::history::CallHistory;
 use crate::message::SimMessage;
 use crate::net::ProcessPlace;
 use crate::rng::SimRng;
+use crate::rows::SimRows;
 use crate::trace::RunTrace;
 
 /// A process: a node, a client, a coordinator, the store.
@@ -39,6 +41,8 @@ pub struct SimDisk {
     pub files: BTreeMap<&'static str, Vec<u8>>,
     /// A disk that loses bytes that were not synced.
     pub flash: MemoryDisk,
+    /// The rows of a target that remembers.
+    pub rows: Arc<SimRows>,
 }
 
 /// The means of a process while it acts.
@@ -61,6 +65,7 @@ pub struct ProcessContext<'w> {
     pub place: ProcessPlace,
     pub(crate) sends: Vec<(ProcessPlace, SimMessage)>,
     pub(crate) wake: Option<Duration>,
+    pub(crate) is_stopped: bool,
 }
 
 impl ProcessContext<'_> {
@@ -72,6 +77,12 @@ impl ProcessContext<'_> {
     /// Asks to be woken at this time of its own clock, or earlier.
     pub fn wake_at(&mut self, at: Duration) {
         self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
+
+    /// Ends the process after this, as if it had crashed; it is started again.
+    pub fn stop(&mut self, words: &str) {
+        self.note(|| format!("stops: {words}"));
+        self.is_stopped = true;
     }
 
     /// Notes a decision.

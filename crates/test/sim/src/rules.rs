@@ -32,6 +32,14 @@ pub enum BrokenRule {
     LossUntold,
     /// The coordinator takes no note of losses.
     LossForgotten,
+    /// A batch on its way to a target that remembers counts as committed.
+    EarlyCommit,
+    /// Of a batch that is under way when the node dies, the state may be there without the records.
+    StateAlone,
+    /// A partition whose store has failed in the midst of a change goes on.
+    TrustsStore,
+    /// A member that is being brought up to date commits its state as if it followed.
+    CommitsUnfit,
     /// A voter that has lost its disk votes again under its old number.
     VotesTwice,
     /// An entry that a voter accepts is not on flash when it says so.
@@ -49,7 +57,7 @@ pub struct RunRules {
 
 impl BrokenRule {
     /// All there are.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 19] = [
         Self::EarlyReplies,
         Self::NoRecord,
         Self::NoTerms,
@@ -62,6 +70,10 @@ impl BrokenRule {
         Self::NoRoom,
         Self::LossUntold,
         Self::LossForgotten,
+        Self::EarlyCommit,
+        Self::StateAlone,
+        Self::TrustsStore,
+        Self::CommitsUnfit,
         Self::VotesTwice,
         Self::ForgetsLog,
         Self::OldTerm,
@@ -83,6 +95,10 @@ impl BrokenRule {
             Self::NoRoom => "no-room",
             Self::LossUntold => "loss-untold",
             Self::LossForgotten => "loss-forgotten",
+            Self::EarlyCommit => "early-commit",
+            Self::StateAlone => "state-alone",
+            Self::TrustsStore => "trusts-store",
+            Self::CommitsUnfit => "commits-unfit",
             Self::VotesTwice => "votes-twice",
             Self::ForgetsLog => "forgets-log",
             Self::OldTerm => "old-term",
@@ -110,6 +126,8 @@ impl RunRules {
             ignores_lease: self.breaks(BrokenRule::NoLease),
             requires_late: self.breaks(BrokenRule::LateAcks),
             ignores_room: self.breaks(BrokenRule::NoRoom),
+            trusts_store: self.breaks(BrokenRule::TrustsStore),
+            commits_unfit: self.breaks(BrokenRule::CommitsUnfit),
             // The rules of read leases are found by the tests of `partition`
             // (`wrong_ways_of_reading`, `granted_reads.rs`).
             ..MirrorRules::default()

@@ -86,8 +86,9 @@ pub fn run_twice(scenario: &RunScenario) -> RunReport {
 #[must_use]
 pub fn run(scenario: &RunScenario, readable: bool) -> RunReport {
     let mut world = build(scenario, readable, None);
-    world.audit.outlives = scenario.flash_us.is_some();
-    world.audit.gets_full = !scenario.room.is_empty();
+    world.audit.outlives = scenario.is_durable();
+    world.audit.gets_full = !scenario.room.is_empty() || !scenario.full.is_empty();
+    world.audit.fails = !scenario.failing.is_empty();
     let clients: Vec<ProcessPlace> = (0..scenario.clients).map(ProcessPlace::Client).collect();
     for planned in &scenario.faults {
         world.plan(planned.fault, planned.at, planned.lasts);
@@ -290,7 +291,7 @@ fn build(scenario: &RunScenario, readable: bool, task: Option<ClientTask>) -> Si
 fn boot(scenario: &Rc<RunScenario>, place: ProcessPlace, number: u64) -> Box<dyn SimProcess> {
     match place {
         ProcessPlace::Node(id) => {
-            let storage = if scenario.flash_us.is_some() { u64::from(id) + 1 } else { 0 };
+            let storage = if scenario.is_durable() { u64::from(id) + 1 } else { 0 };
             Box::new(SimNode::new(info(id, number, storage), scenario))
         }
         ProcessPlace::Client(OPERATOR) => Box::new(SimOperator::new(scenario, number)),

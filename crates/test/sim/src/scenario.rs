@@ -6,6 +6,10 @@ use clap::ValueEnum;
 use samite_wire::membership::AdminRequest;
 use serde::{Deserialize, Serialize};
 
+mod targets;
+
+pub use targets::TargetKind;
+
 use crate::net::{LinkQuality, ProcessPlace};
 use crate::rng::SimRng;
 use crate::rules::RunRules;
@@ -122,6 +126,13 @@ pub struct RunScenario {
     pub faults: Vec<PlannedFault>,
     /// The dataset is durable; how long a batch takes to get to flash, at most, in microseconds.
     pub flash_us: Option<u64>,
+    /// The targets remember; how long a commit takes, at most, in microseconds.
+    pub commit_us: Option<u64>,
+    /// When the disks of such targets are full: the node, from when, and until when.
+    pub full: Vec<(u32, Duration, Duration)>,
+    /// One call of the stores of each node fails, in each of its lives: within so many, or, at 0,
+    /// none.
+    pub failing: Vec<u64>,
     /// Bytes that each node has room for until all faults are over; without an entry, more than is needed.
     pub room: Vec<u64>,
     /// Most bytes in one step of a resync.
@@ -141,16 +152,29 @@ impl RunScenario {
     pub fn new(seed: u64) -> Self {
         let by_voters = SimRng::new(seed).fork(17).chance(500);
         let state = if by_voters { CoordinatorState::Voters } else { CoordinatorState::Store };
-        Self::keeping_state(seed, state)
+        let mut scenario = Self::keeping_state(seed, state);
+        scenario.draw_targets(None);
+        scenario
     }
 
-    /// The scenario of a seed, with the coordinator's state there, if that is said.
+    /// The scenario of a seed, with the coordinator's state there and targets of that kind, if that
+    /// is said.
     #[must_use]
-    pub fn with(seed: u64, state: Option<CoordinatorState>) -> Self {
-        state.map_or_else(|| Self::new(seed), |state| Self::keeping_state(seed, state))
+    pub fn with(seed: u64, state: Option<CoordinatorState>, targets: Option<TargetKind>) -> Self {
+        if state.is_none() && targets.is_none() {
+            return Self::new(seed);
+        }
+        let state = state.unwrap_or_else(|| match Self::new(seed).voters {
+            Some(_) => CoordinatorState::Voters,
+            None => CoordinatorState::Store,
+        });
+        let mut scenario = Self::keeping_state(seed, state);
+        scenario.draw_targets(targets);
+        scenario
     }
 
-    /// The scenario of a seed, with the coordinator's state there.
+    /// The scenario of a seed, with the coordinator's state there, and targets that neither remember
+    /// nor fail.
     #[must_use]
     pub fn keeping_state(seed: u64, state: CoordinatorState) -> Self {
         let mut rng = SimRng::new(seed).fork(1);
@@ -179,6 +203,9 @@ impl RunScenario {
             },
             faults: Vec::new(),
             flash_us: None,
+            commit_us: None,
+            full: Vec::new(),
+            failing: Vec::new(),
             room: Vec::new(),
             // Few, so that there are many steps.
             resync_step_len: 48,
@@ -382,6 +409,11 @@ impl RunScenario {
         // Long enough for something to be under way at any time.
         (self.calls, self.pause_us) = (60, *rng.pick(&[50_000, 300_000]));
         self.clients = self.clients.max(3);
+        self.cut_power(rng);
+    }
+
+    /// All nodes die.
+    fn cut_power(&mut self, rng: &mut SimRng) {
         for _ in 0..rng.below(3) {
             let latest = if self.pause_us > 100_000 { 8_000_000 } else { 2_000_000 };
             let at = rng.micros(400_000, latest);
@@ -552,6 +584,7 @@ impl RunScenario {
     pub fn well_at(&self) -> Duration {
         let ends = self.faults.iter().map(|planned| planned.at + planned.lasts);
         let admin_requests = self.admin_requests.last().map(|wished| wished.at);
-        ends.chain(admin_requests).max().unwrap_or_default()
+        let full = self.full.iter().map(|(_, _, until)| *until);
+        ends.chain(admin_requests).chain(full).max().unwrap_or_default()
     }
 }

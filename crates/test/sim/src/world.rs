@@ -1,6 +1,7 @@
 //! The world: one queue of events, in the order of a clock that only the queue moves.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use samite_log::memory::MemoryDisk;
@@ -145,7 +146,7 @@ impl SimWorld {
         let site = ProcessSite {
             process: None,
             life: 0,
-            disk: SimDisk { files: BTreeMap::new(), flash },
+            disk: SimDisk { files: BTreeMap::new(), flash, rows: Arc::default() },
             crashes: 0,
             pauses: 0,
             held: VecDeque::new(),
@@ -302,10 +303,14 @@ impl SimWorld {
             place,
             sends: Vec::new(),
             wake: None,
+            is_stopped: false,
         };
         does(&mut *process, &mut context);
-        let ProcessContext { sends, wake, .. } = context;
+        let ProcessContext { sends, wake, is_stopped, .. } = context;
         site.process = Some(process);
+        if is_stopped {
+            return self.stopped(place, sends);
+        }
         if let Some(at) = wake {
             let at = site.world_time(at).max(self.now);
             if site.wake.is_none_or(|wake| wake > at || wake < self.now) {
@@ -317,6 +322,17 @@ impl SimWorld {
         for (to, message) in sends {
             self.send(place, to, message);
         }
+    }
+
+    /// A process has ended itself. The messages that it was about to send may have left.
+    fn stopped(&mut self, place: ProcessPlace, sends: Vec<(ProcessPlace, SimMessage)>) {
+        if self.rng.chance(500) {
+            sends.into_iter().for_each(|(to, message)| self.send(place, to, message));
+        }
+        let begins_anew = self.rng.micros(50_000, 1_000_000);
+        self.kill(place);
+        let crash = ScenarioFault::Crash(place);
+        self.push(self.now + begins_anew, WorldEvent::End(crash));
     }
 
     /// Sends a message from one process to another.

@@ -32,6 +32,9 @@ fn report(
         pause_us: 300_000,
         faults: (0..coordinators.min(2)).map(cut).collect(),
         flash_us: None,
+        commit_us: None,
+        full: Vec::new(),
+        failing: Vec::new(),
         ..well
     };
     run(&scenario, false)

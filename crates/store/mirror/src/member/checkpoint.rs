@@ -47,6 +47,9 @@ impl MirroredPartition {
     /// Errors of the store; the checkpoint ends.
     pub fn checkpoint_step(&mut self, len_max: usize) -> samite_types::Result<Option<CopyBatch>> {
         let Some(mut source) = self.checkpoint.take() else { return Ok(None) };
+        if let Some(kind) = self.failed() {
+            return Err(kind.into());
+        }
         let batch = source.next(&self.partition, len_max)?;
         if matches!(batch, CopyBatch::Last(_)) {
             debug_assert!(self.effects.is_log_told(), "a checkpoint of what no log has");

@@ -19,6 +19,9 @@ pub(super) struct CommitProgress {
     is_replacing: bool,
     /// The last batch said so.
     is_taken_back: bool,
+    /// The batch under way is of the records that have been replaced since: when it is committed,
+    /// no entry of those that are here now is.
+    is_outdated: bool,
 }
 
 /// Changes for a thread of the target.
@@ -34,14 +37,18 @@ impl MirroredPartition {
     /// What is to be committed next; then comes [`MirroredPartition::committed_upto`]. `None`:
     /// nothing, or the last batch is under way.
     pub fn next_commit(&mut self) -> Option<MemberCommit> {
+        if self.failed().is_some() {
+            return None;
+        }
         let (at, progress) = (self.at.position, self.commits);
-        let is_replacing = progress.is_replacing;
+        let is_replacing = progress.is_replacing && !self.rules.commits_unfit;
+        let is_fit = self.is_fit || self.rules.commits_unfit;
         let is_due = match is_replacing {
             true => !progress.is_taken_back,
-            false => self.is_fit && at > progress.taken,
+            false => is_fit && at > progress.taken,
         };
         // A member that is not fit may have changes that belong to no entry.
-        let takes_changes = is_replacing || self.is_fit;
+        let takes_changes = is_replacing || is_fit;
         let records = self.partition.commits()?;
         if records.is_committing() || !(is_due || takes_changes && records.pending_len() > 0) {
             return None;
@@ -63,8 +70,9 @@ impl MirroredPartition {
         if let Some(records) = self.partition.commits() {
             records.committed();
         }
+        let is_outdated = std::mem::take(&mut self.commits.is_outdated);
         if let Some(position) = position
-            && !self.commits.is_replacing
+            && !is_outdated
         {
             self.logged(position);
         }
@@ -94,8 +102,10 @@ impl MirroredPartition {
         if self.appends {
             self.effects.discard();
         } else if self.logged.is_some() {
-            let taken = Position::default();
-            self.commits = CommitProgress { taken, is_replacing: true, is_taken_back: false };
+            let records = self.partition.commits();
+            let is_outdated = records.is_some_and(|records| records.is_committing());
+            self.commits =
+                CommitProgress { is_replacing: true, is_outdated, ..CommitProgress::default() };
         }
     }
 
@@ -106,7 +116,8 @@ impl MirroredPartition {
         if self.appends {
             self.effects.checkpoint();
         } else {
-            self.commits = CommitProgress::default();
+            let is_outdated = self.commits.is_outdated;
+            self.commits = CommitProgress { is_outdated, ..CommitProgress::default() };
         }
     }
 

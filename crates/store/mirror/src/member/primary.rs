@@ -143,6 +143,9 @@ impl MirroredPartition {
     /// it may be under way until a newer one comes.
     pub fn ready(&mut self, target: TargetId, now: Duration) -> bool {
         let epoch = self.epoch;
+        if self.failed().is_some() {
+            return false;
+        }
         let MemberRole::Primary(primary) = &mut self.role else { return false };
         let (committed, long_delegations_until) =
             (primary.committed, primary.long_delegations_until);
@@ -201,6 +204,9 @@ impl MirroredPartition {
                 self.write_references(client, operation, &outcome, at.now);
             }
         }
+        if self.failed().is_some() {
+            return (refused(ErrorKind::Unavailable), None);
+        }
         self.note_delegations(operation, &outcome, at.now);
         (outcome, if self.rules.replies_early { None } else { self.commit_position() })
     }
@@ -245,8 +251,10 @@ impl MirroredPartition {
         let AppliedOutcome::Done(outputs) = outcome else { return };
         let payload = match self.writes_down() {
             true => payload::of_applied(&self.partition, operation, outputs, taken),
-            false => Vec::new(),
+            false => Some(Vec::new()),
         };
+        // A change that the other members cannot be told of must not be there.
+        let Some(payload) = payload else { return self.partition.fail(ErrorKind::Io) };
         let event = EntryEvent::Applied {
             client,
             answered_below: context.answered_below,
@@ -490,6 +498,9 @@ impl MirroredPartition {
     /// Time has passed: sends unanswered messages again, and reports members that do not answer.
     pub fn tick(&mut self, now: Duration) {
         self.see_time(now);
+        if self.failed().is_some() {
+            return;
+        }
         let (last, times) = (self.at.position, self.times);
         if self.damage.next().is_some_and(|at| now >= at) {
             self.mend_due(now);

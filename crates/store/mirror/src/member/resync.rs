@@ -36,6 +36,9 @@ impl MirroredPartition {
     /// and waits for one. Returns bytes sent. The driver calls it as often as resync may take its
     /// time, at least at each [`tick`](Self::tick).
     pub fn resync_step(&mut self, len_max: usize, now: Duration) -> usize {
+        if self.failed().is_some() {
+            return 0;
+        }
         let mut sent = 0;
         let mut index = 0;
         while let MemberRole::Primary(primary) = &mut self.role

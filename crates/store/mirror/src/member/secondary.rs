@@ -150,8 +150,11 @@ impl MirroredPartition {
                 Ok(())
             }
             AppliedOutcome::Done(_) => Err(self.differ()),
-            // There is no room: the records here are right, as far as they go.
-            AppliedOutcome::Failed { kind: ErrorKind::NoSpace, .. } => Err(ErrorKind::NoSpace),
+            // There is no room, or the store does not answer: the records here are right, as far
+            // as they go.
+            AppliedOutcome::Failed {
+                kind: kind @ (ErrorKind::NoSpace | ErrorKind::Io), ..
+            } => Err(kind),
             // A record that it reads is damaged here. It will come whole, for its version is
             // another then.
             AppliedOutcome::Failed { kind: ErrorKind::Corrupt, .. } => Err(ErrorKind::Corrupt),

@@ -214,7 +214,7 @@ impl<'a> OrderSearch<'a> {
                 return took_effect.then_some(after);
             }
         };
-        if call.is_refused_for_room() {
+        if call.is_refused_for_room() || call.is_refused_by_store() {
             return Some(after);
         }
         let told = after.apply(&call.op);

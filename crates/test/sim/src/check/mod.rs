@@ -28,6 +28,10 @@ pub fn partition(history: &CallHistory, partition: PartitionId, audit: &mut Audi
         versions_are_unique(&calls, partition, audit);
     }
     refused_for_room(&calls, partition, audit);
+    if let Some(call) = calls.iter().find(|call| call.is_refused_by_store() && !audit.fails) {
+        let words = format!("{partition}: {} of c{} at {:?}", call.op, call.client, call.begun);
+        audit.violate("no store fails by itself", words);
+    }
     match linear::check(&calls, &happened) {
         SearchVerdict::Linearizable => {}
         SearchVerdict::TooHard => audit.too_hard += 1,
