@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use samite_types::{DatasetId, Error, ErrorKind, PartitionId, Result, Version};
 
-use crate::arena::Arena;
 use crate::commit::{CommitRecords, CommitTarget, StoredPartition, WriteBatch};
-use crate::ordered::{OrderedMap, RowBounds};
+use crate::ordered::{OrderedMap, RowBounds, RowVisit};
 use crate::quota::QuotaLimit;
 use crate::record::{PlannedChange, RecordChange, RecordMeta, ScannedRecord, ScrubbedRecord};
 use crate::store::{PublishRecords, ReadRecords, RecordStore, ScrubRecords, WriteRecords};
 use crate::target::{Backend, BackendOffers, TargetUsage};
 use crate::value_piece::{ValuePiece, WriteSource};
+use samite_arena::Arena;
 
 /// Counts the calls of a target, and says which one fails. A clone counts with it.
 #[derive(Clone, Debug, Default)]
@@ -268,7 +268,7 @@ impl OrderedMap for FailingMap {
         place: StoredPartition,
         bounds: RowBounds<'_>,
         reverse: bool,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: &mut RowVisit<'_>,
     ) -> Result<()> {
         let failed = self.failure.call();
         let (mut left, is_cut) = (1, failed.is_err());

@@ -2,11 +2,11 @@
 //! of its node.
 
 use std::collections::BTreeMap;
-use std::ops::{Bound, ControlFlow};
+use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use samite_backend::ordered::{OrderedMap, RowBounds, changed_row};
+use samite_backend::ordered::{OrderedMap, RowBounds, RowVisit, changed_row};
 use samite_backend::{StoredPartition, WriteBatch};
 use samite_types::{ErrorKind, Result};
 
@@ -47,7 +47,7 @@ impl OrderedMap for SimRows {
         place: StoredPartition,
         bounds: RowBounds<'_>,
         reverse: bool,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: &mut RowVisit<'_>,
     ) -> Result<()> {
         let rows = self.rows(place);
         let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
