@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use samite_backend::conformance::{self, PartOutcome};
+use samite_backend::failing::{CallFailure, FailingBackend, FailingMap};
 use samite_backend::memory::MemoryBackend;
 use samite_backend::null::NullBackend;
+use samite_backend::ordered::{MemoryRows, OrderedTarget};
 use samite_backend::{Arena, Backend, BackendOffers, RecordStore, TargetUsage};
 use samite_types::{DatasetId, PartitionId, Result};
 
@@ -16,6 +18,17 @@ fn memory_conforms() {
 #[test]
 fn null_conforms() {
     conformance::run(&|| Box::new(NullBackend::new(4 << 20)));
+}
+
+/// Also where any call of it may fail, as long as none does.
+#[test]
+fn rows_in_memory_conform() {
+    conformance::run(&|| {
+        let (rows, failure) = (Arc::<MemoryRows>::default(), CallFailure::default());
+        let map = Arc::new(FailingMap::new(rows, failure.clone(), false));
+        let target = OrderedTarget::open(map, 8 << 20).expect("a target");
+        Box::new(FailingBackend::new(Box::new(target.backend()), failure))
+    });
 }
 
 #[test]

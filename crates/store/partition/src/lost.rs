@@ -22,25 +22,28 @@ impl Partition {
         operation: &Operation<'_>,
         grants: &mut dyn BlockGrants,
     ) -> AppliedOutcome {
-        match self.lost_at(client, context, operation) {
-            Some(index) => {
-                self.refuse_lost(client, context, operation, index);
-                AppliedOutcome::Failed { kind: ErrorKind::Lost, index, current: None }
-            }
-            None => leave_open(self.apply(client, context, operation, grants)),
-        }
+        let (kind, index) = match self.lost_at(client, context, operation) {
+            Ok(None) => return leave_open(self.apply(client, context, operation, grants)),
+            Ok(Some(index)) => (ErrorKind::Lost, index),
+            Err(refusal) => refusal,
+        };
+        self.refuse_lost(client, context, operation, (kind, index));
+        AppliedOutcome::Failed { kind, index, current: None }
     }
 
     /// Which guard or action of an operation is about a record that is not there, so that its
     /// answer would say that there was none, or make one. `None`: there is no such one, or the
     /// operation was decided before, or is refused for another reason. An action that only takes
     /// away is not asked about.
+    ///
+    /// # Errors
+    /// The store does not tell of this one whether it is there, and why.
     fn lost_at(
         &self,
         client: ClientId,
         context: &RequestContext,
         operation: &Operation<'_>,
-    ) -> Option<u16> {
+    ) -> Result<Option<u16>, (ErrorKind, u16)> {
         let is_decided = || {
             operation.is_mutation()
                 && !matches!(
@@ -52,14 +55,14 @@ impl Partition {
             || context.name_space_generation < self.name_space_generation
             || is_decided()
         {
-            return None;
+            return Ok(None);
         }
         let guards = operation.guards.iter().map(|guard| match guard {
             Guard::Exists(key) | Guard::VersionIs(key, _) | Guard::BytesAre { key, .. } => {
                 self.is_missing(key)
             }
             // Beside one of these is the action that makes the record.
-            Guard::Absent(_) | Guard::LenAtMost(..) | Guard::PrefixEmpty(_) => false,
+            Guard::Absent(_) | Guard::LenAtMost(..) | Guard::PrefixEmpty(_) => Ok(false),
         });
         let actions = operation.actions.iter().map(|action| match action {
             Action::Get { key, .. }
@@ -74,13 +77,18 @@ impl Partition {
             | Action::Hold { key, .. }
             | Action::SetHolders { key, .. } => self.is_missing(key),
             // Without a guard it is cleared away, whether it is there or not.
-            Action::Delete { key } => !operation.guards.is_empty() && self.is_missing(key),
+            Action::Delete { key } if !operation.guards.is_empty() => self.is_missing(key),
             Action::List { prefix, after, reverse, .. } => self.has_none(prefix, after, *reverse),
             Action::Extents { prefix, after, .. } => self.has_none(prefix, after, false),
-            _ => false,
+            _ => Ok(false),
         });
         // At most as many as an operation may have.
-        guards.chain(actions).position(|is_lost| is_lost).map(|index| index as u16)
+        for (index, is_lost) in (0..).zip(guards.chain(actions)) {
+            if is_lost.map_err(|kind| (kind, index))? {
+                return Ok(Some(index));
+            }
+        }
+        Ok(None)
     }
 
     /// A change was refused, for its record may have been lost. As of every other refusal is noted
@@ -91,25 +99,33 @@ impl Partition {
         client: ClientId,
         context: &RequestContext,
         operation: &Operation<'_>,
-        index: u16,
+        reason: (ErrorKind, u16),
     ) {
         if operation.is_mutation() && operation.seq != Seq(0) {
             self.sessions.hear(client, context.answered_below);
-            self.note_refusal(client, context, operation.seq, (ErrorKind::Lost, index));
+            self.note_refusal(client, context, operation.seq, reason);
         }
     }
 
-    fn is_missing(&self, key: &[u8]) -> bool {
-        self.store.meta(key).is_ok_and(|meta| meta.is_none())
+    fn is_missing(&self, key: &[u8]) -> Result<bool, ErrorKind> {
+        match self.store.meta(key) {
+            Ok(meta) => Ok(meta.is_none()),
+            // It is there, and damaged.
+            Err(error) if error.kind() == ErrorKind::Corrupt => Ok(false),
+            Err(error) => Err(error.kind()),
+        }
     }
 
-    fn has_none(&self, prefix: &[u8], after: &[u8], reverse: bool) -> bool {
+    fn has_none(&self, prefix: &[u8], after: &[u8], reverse: bool) -> Result<bool, ErrorKind> {
         let mut has_none = true;
         let scanned = self.store.scan(prefix, after, reverse, 0, &mut |_: &ScannedRecord<'_>| {
             has_none = false;
             ControlFlow::Break(())
         });
-        scanned.is_ok() && has_none
+        match scanned {
+            Err(error) if error.kind() != ErrorKind::Corrupt => Err(error.kind()),
+            scanned => Ok(scanned.is_ok() && has_none),
+        }
     }
 }
 

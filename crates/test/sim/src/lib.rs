@@ -16,7 +16,6 @@ pub mod operator;
 pub mod process;
 pub mod reply;
 pub mod rng;
-pub mod rows;
 pub mod rules;
 pub mod run;
 pub mod scale;

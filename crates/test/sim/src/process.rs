@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use samite_backend::ordered::MemoryRows;
 use samite_log::memory::MemoryDisk;
 
 use crate::audit::AuditSet;
@@ -12,7 +13,6 @@ use crate::history::CallHistory;
 use crate::message::SimMessage;
 use crate::net::ProcessPlace;
 use crate::rng::SimRng;
-use crate::rows::SimRows;
 use crate::trace::RunTrace;
 
 /// A process: a node, a client, a coordinator, the store.
@@ -42,7 +42,7 @@ pub struct SimDisk {
     /// A disk that loses bytes that were not synced.
     pub flash: MemoryDisk,
     /// The rows of a target that remembers.
-    pub rows: Arc<SimRows>,
+    pub rows: Arc<MemoryRows>,
 }
 
 /// The means of a process while it acts.

@@ -142,14 +142,17 @@ impl MirroredPartition {
         }
     }
 
-    /// A member cannot be brought up to date now.
+    /// A member cannot be brought up to date now. When one of the two stores did not answer, it is
+    /// tried again: that says nothing of the records.
     fn break_off(&mut self, index: usize, kind: ErrorKind, now: Duration) {
         let again_at = now + self.times.resync_again;
         let MemberRole::Primary(primary) = &mut self.role else { return };
         let peer = &mut primary.peers[index];
         peer.let_go(again_at);
         let target = peer.target;
-        self.effects.report(MirrorEffect::Broken { target, kind });
+        if kind != ErrorKind::Io {
+            self.effects.report(MirrorEffect::Broken { target, kind });
+        }
     }
 
     /// Sends the last step again.

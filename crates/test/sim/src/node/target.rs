@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use samite_backend::failing::{CallFailure, FailingBackend, FailingMap};
-use samite_backend::ordered::OrderedTarget;
+use samite_backend::ordered::{MemoryRows, OrderedTarget};
 use samite_backend::{Backend, CommitTarget, WriteBatch};
 use samite_mirror::MirroredPartition;
 use samite_types::{ErrorKind, Position, Result};
@@ -16,7 +16,6 @@ use samite_types::{ErrorKind, Position, Result};
 use super::{CAPACITY_AMPLE, SimNode, SlotId};
 use crate::process::ProcessContext;
 use crate::rng::SimRng;
-use crate::rows::SimRows;
 use crate::rules::{BrokenRule, RunRules};
 
 /// After so long a batch that found no space is tried again.
@@ -48,12 +47,12 @@ pub(super) struct SimTarget {
 impl SimTarget {
     /// Opens the target that has its rows in `rows`; the handle opens partitions.
     pub(super) fn open(
-        rows: &Arc<SimRows>,
+        rows: &Arc<MemoryRows>,
         latency_us: u64,
         (failure, commits_first): (&CallFailure, bool),
         rules: RunRules,
     ) -> Result<(Self, Box<dyn Backend>)> {
-        let rows: Arc<SimRows> = Arc::clone(rows);
+        let rows: Arc<MemoryRows> = Arc::clone(rows);
         let map = FailingMap::new(rows, failure.clone(), commits_first);
         let target = OrderedTarget::open(Arc::new(map), CAPACITY_AMPLE)?;
         let stored = target.stored()?;

@@ -1,25 +1,26 @@
-//! The rows of a simulated target that remembers: an ordered map in memory that outlives the process
-//! of its node.
+//! An ordered map in memory: for tests and simulations of targets that remember. It remembers for as
+//! long as somebody has it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use samite_backend::ordered::{OrderedMap, RowBounds, RowVisit, changed_row};
-use samite_backend::{StoredPartition, WriteBatch};
 use samite_types::{ErrorKind, Result};
+
+use super::{OrderedMap, RowBounds, RowVisit, changed_row};
+use crate::commit::{StoredPartition, WriteBatch};
 
 type PartitionRows = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// The rows of all partitions of a target.
 #[derive(Debug, Default)]
-pub struct SimRows {
+pub struct MemoryRows {
     partitions: Mutex<BTreeMap<StoredPartition, PartitionRows>>,
     is_full: AtomicBool,
 }
 
-impl SimRows {
+impl MemoryRows {
     /// Whether its disk is full from now on: it takes nothing but what frees space.
     pub fn set_full(&self, is_full: bool) {
         self.is_full.store(is_full, Ordering::Relaxed);
@@ -35,7 +36,7 @@ impl SimRows {
     }
 }
 
-impl OrderedMap for SimRows {
+impl OrderedMap for MemoryRows {
     fn get(&self, place: StoredPartition, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool> {
         let row = self.partitions().get(&place).and_then(|rows| rows.get(key)).cloned();
         row.iter().for_each(|row| see(row));
