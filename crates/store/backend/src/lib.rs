@@ -10,6 +10,7 @@ pub mod arena;
 pub mod conformance;
 pub mod failing;
 pub mod memory;
+pub mod memory_rows;
 pub mod null;
 pub mod ordered;
 

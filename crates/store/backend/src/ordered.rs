@@ -12,7 +12,6 @@
 
 mod commit;
 mod layers;
-mod memory_rows;
 mod overlay;
 mod read;
 mod read_ahead;
@@ -33,7 +32,6 @@ use crate::commit::{StoredPartition, WriteBatch};
 use crate::quota::QuotaAccount;
 use crate::store::{PublishRecords, RecordStore};
 use layers::RowLayers;
-pub use memory_rows::MemoryRows;
 pub use row::{PART_LEN, changed_row, is_part_key, part_key_bounds, patched_row};
 pub use target::{OFFERS, OrderedBackend, OrderedTarget};
 

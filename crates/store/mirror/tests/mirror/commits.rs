@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use samite_backend::failing::{CallFailure, FailingBackend};
-use samite_backend::ordered::{MemoryRows, OrderedTarget};
+use samite_backend::memory_rows::MemoryRows;
+use samite_backend::ordered::OrderedTarget;
 use samite_backend::{Backend, CommitTarget, WriteBatch};
 use samite_mirror::{
     ApplyTime, CommitPosition, CommitStatus, GroupView, MemberCommit, MirrorEffect, MirrorRules,

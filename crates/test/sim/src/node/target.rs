@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use samite_backend::failing::{CallFailure, FailingBackend, FailingMap};
-use samite_backend::ordered::{MemoryRows, OrderedTarget};
+use samite_backend::memory_rows::MemoryRows;
+use samite_backend::ordered::OrderedTarget;
 use samite_backend::{Backend, CommitTarget, WriteBatch};
 use samite_mirror::MirroredPartition;
 use samite_types::{ErrorKind, Position, Result};
