@@ -144,6 +144,11 @@ fn commit(
     jobs: Vec<CommitJob>,
     (shared, is_short): (&NodeShared, bool),
 ) -> Result<Vec<CommitJob>> {
+    let (cleared, jobs) = without_cleared(jobs);
+    for (shard, place, position) in cleared {
+        let message = InboxMessage::Committed(place, position);
+        shared.inboxes[usize::from(shard.get())].send(message);
+    }
     let (doings, batches): (Vec<_>, Vec<_>) =
         jobs.into_iter().map(|job| ((job.shard, job.position), job.batch)).unzip();
     let told = |index: usize, batch: &WriteBatch| {
@@ -199,8 +204,61 @@ fn commit_or_fault(
     Err(Error::io("commit (injected)", errno))
 }
 
+/// A batch that is not made: the shard, the partition, and the position that comes with it.
+type ClearedBatch = (ShardId, PlaceId, Option<Position>);
+
+/// The batches that are to be made, and those that need not be, as a later one clears their
+/// partition. Those must not be made after it, as one that found no space would be.
+fn without_cleared(jobs: Vec<CommitJob>) -> (Vec<ClearedBatch>, Vec<CommitJob>) {
+    let clears: Vec<_> =
+        jobs.iter().map(|job| job.batch.clears.then_some(job.batch.place)).collect();
+    let (mut cleared, mut left) = (Vec::new(), Vec::new());
+    for (index, job) in jobs.into_iter().enumerate() {
+        let CommitJob { shard, position, ref batch } = job;
+        if clears[index + 1..].contains(&Some(batch.place)) {
+            cleared.push((shard, batch.place, position));
+        } else {
+            left.push(job);
+        }
+    }
+    (cleared, left)
+}
+
 /// Nobody knows what is there.
 fn fatal(error: Error) -> Error {
     let words = "the node ends, so that nothing is told of it; started again it goes on from the last commit";
     error.context(format_args!("commit changes ({words})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use samite_types::{DatasetId, PartitionId};
+
+    use super::*;
+
+    #[test]
+    fn a_batch_without_space_does_not_come_behind_one_that_clears_its_partition() {
+        let job = |partition, clears, position| CommitJob {
+            shard: ShardId(0),
+            batch: WriteBatch {
+                place: (DatasetId(1), PartitionId(partition)),
+                clears,
+                rows: [].into(),
+            },
+            position,
+        };
+        let jobs = vec![
+            job(1, true, Some(Position(4))),
+            job(2, false, Some(Position(5))),
+            job(1, true, None),
+            job(1, false, Some(Position(6))),
+        ];
+        let (cleared, left) = without_cleared(jobs);
+        let place = |partition| (DatasetId(1), PartitionId(partition));
+        assert_eq!(cleared, [(ShardId(0), place(1), Some(Position(4)))]);
+        let left: Vec<_> = left.iter().map(|job| (job.batch.place, job.position)).collect();
+        let expected =
+            [(place(2), Some(Position(5))), (place(1), None), (place(1), Some(Position(6)))];
+        assert_eq!(left, expected);
+    }
 }

@@ -9,6 +9,7 @@
 pub mod conformance;
 pub mod failing;
 pub mod memory;
+pub mod memory_rows;
 pub mod null;
 pub mod ordered;
 

@@ -13,7 +13,6 @@
 mod commit;
 mod layers;
 mod map;
-mod memory_rows;
 mod overlay;
 mod parts;
 mod read;
@@ -27,6 +26,5 @@ mod target;
 mod write;
 
 pub use map::{OrderedMap, RowBounds, RowVisit, row_of};
-pub use memory_rows::MemoryRows;
 pub use row::{PART_LEN, changed_row, is_part_key, part_key_bounds, patched_row};
 pub use target::{OFFERS, OrderedBackend, OrderedTarget};

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use samite_backend::conformance::{self, PartOutcome};
 use samite_backend::failing::{CallFailure, FailingBackend, FailingMap};
 use samite_backend::memory::MemoryBackend;
+use samite_backend::memory_rows::MemoryRows;
 use samite_backend::null::NullBackend;
-use samite_backend::ordered::{MemoryRows, OrderedTarget};
+use samite_backend::ordered::OrderedTarget;
 use samite_backend::{Arena, Backend, BackendOffers, RecordStore, TargetUsage};
 use samite_types::{DatasetId, PartitionId, Result};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use samite_backend::ordered::MemoryRows;
+use samite_backend::memory_rows::MemoryRows;
 use samite_log::memory::MemoryDisk;
 
 use crate::audit::AuditSet;

@@ -3,7 +3,7 @@
 
 use samite_sim::rules::{BrokenRule, RunRules};
 use samite_sim::run::run;
-use samite_sim::scenario::RunScenario;
+use samite_sim::scenario::{RunScenario, TargetKind};
 
 /// Seeds within which every wrong rule is to be found. One in 230 shows that terms count for
 /// nothing: a primary that members do not follow has no room there, and is refused most changes
@@ -11,9 +11,14 @@ use samite_sim::scenario::RunScenario;
 const SEEDS: u64 = 1500;
 
 fn is_found(wrong: BrokenRule) {
+    is_found_on(wrong, None);
+}
+
+/// With targets of that kind.
+fn is_found_on(wrong: BrokenRule, targets: Option<TargetKind>) {
     let rules = RunRules { wrong: Some(wrong) };
     let broken = (0..SEEDS).find_map(|seed| {
-        let report = run(&RunScenario { rules, ..RunScenario::new(seed) }, false);
+        let report = run(&RunScenario { rules, ..RunScenario::with(seed, None, targets) }, false);
         Some((seed, report.violations.into_iter().next()?))
     });
     let (seed, violation) = broken.unwrap_or_else(|| panic!("{wrong}: not found in {SEEDS} seeds"));
@@ -63,6 +68,21 @@ fn nodes_that_go_on_without_a_lease() {
 #[test]
 fn replies_that_do_not_wait_for_flash() {
     is_found(BrokenRule::EarlyFlash);
+}
+
+#[test]
+fn replies_that_do_not_wait_for_a_commit() {
+    is_found_on(BrokenRule::EarlyCommit, Some(TargetKind::Remembering));
+}
+
+#[test]
+fn state_that_is_committed_without_its_records() {
+    is_found_on(BrokenRule::StateAlone, Some(TargetKind::Remembering));
+}
+
+#[test]
+fn partitions_that_go_on_when_their_store_has_failed() {
+    is_found_on(BrokenRule::TrustsStore, Some(TargetKind::Failing));
 }
 
 #[test]

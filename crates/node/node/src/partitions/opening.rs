@@ -151,9 +151,14 @@ impl OpenPartitions {
     }
 }
 
+/// What a client is told of a partition that is not open. One whose target did not answer may have
+/// carried out a change that is asked for again: that must not be told to have failed.
 fn not_opened(error: &Error) -> ErrorKind {
     tracing::error!(%error, "open a partition");
-    error.kind()
+    match error.kind() {
+        ErrorKind::Io => ErrorKind::Unavailable,
+        kind => kind,
+    }
 }
 
 fn open_partition(
@@ -165,4 +170,16 @@ fn open_partition(
         .open(dataset, partition)
         .map_err(|error| error.context(format_args!("{dataset} {partition}")))?;
     Ok(Partition::new(store))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_that_does_not_answer_is_asked_again() {
+        let told = |kind| not_opened(&Error::new(kind, "a read"));
+        assert_eq!(told(ErrorKind::Io), ErrorKind::Unavailable);
+        assert_eq!(told(ErrorKind::Corrupt), ErrorKind::Corrupt);
+    }
 }

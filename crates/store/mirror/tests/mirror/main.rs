@@ -7,6 +7,7 @@
 //! refused one was done after all, or a read saw a state that never was.
 
 mod client;
+mod commits;
 mod granted_reads;
 mod lost;
 mod node;

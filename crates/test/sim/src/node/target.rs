@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use samite_backend::failing::{CallFailure, FailingBackend, FailingMap};
-use samite_backend::ordered::{MemoryRows, OrderedTarget};
+use samite_backend::memory_rows::MemoryRows;
+use samite_backend::ordered::OrderedTarget;
 use samite_backend::{Backend, CommitTarget, WriteBatch};
 use samite_mirror::MirroredPartition;
 use samite_types::{ErrorKind, Position, Result};
@@ -116,31 +117,22 @@ impl SimTarget {
     fn step(&mut self, now: Duration, rng: &mut SimRng) -> Result<Vec<(SlotId, Option<Position>)>> {
         let mut done = Vec::new();
         if let Some((_, jobs)) = self.committing.take_if(|(until, _)| *until <= now) {
-            let is_cleared = |index: usize, job: &SimCommitJob| {
-                let later = &jobs[index + 1..];
-                later.iter().any(|other| other.batch.clears && other.batch.place == job.batch.place)
-            };
-            // What a later batch clears need not be made before: there may be no space for it.
-            let (cleared, jobs): (Vec<_>, Vec<_>) = (0..jobs.len())
-                .map(|index| is_cleared(index, &jobs[index]))
-                .zip(jobs.iter().map(|job| (job.batch.clone(), job.position)))
-                .partition(|(is_cleared, _)| *is_cleared);
-            done.extend(cleared.into_iter().map(|(_, (batch, position))| (batch.place, position)));
-            let jobs: Vec<_> = jobs
-                .into_iter()
-                .map(|(_, (batch, position))| SimCommitJob { batch, position })
-                .collect();
+            let (cleared, jobs) = without_cleared(jobs);
+            done.extend(cleared.into_iter().map(|job| (job.batch.place, job.position)));
             let batches: Vec<_> = jobs.iter().map(|job| job.batch.clone()).collect();
             let all = Self::made(self.target.commit(&batches))?;
+            let mut left = Vec::new();
             for job in jobs {
                 // Together, or one by one when there is no space for all.
                 if all || Self::made(self.target.commit(std::slice::from_ref(&job.batch)))? {
                     done.push((job.batch.place, job.position));
                 } else {
                     self.paused_until = now + NO_SPACE_PAUSE;
-                    self.waiting.push(job);
+                    left.push(job);
                 }
             }
+            // Before those that have come meanwhile.
+            self.waiting.splice(0..0, left);
         }
         if self.committing.is_none() && !self.waiting.is_empty() && now >= self.paused_until {
             let until = now + rng.micros(self.latency_us / 10, self.latency_us);
@@ -178,6 +170,18 @@ impl SimTarget {
         // Whatever its result, no process hears it.
         let _ = self.target.commit(&jobs.iter().map(batch).collect::<Vec<_>>());
     }
+}
+
+/// The batches that need not be made, as a later one clears their partition, and the others. There
+/// may be no space for the former, and they must not be made after it.
+fn without_cleared(jobs: Vec<SimCommitJob>) -> (Vec<SimCommitJob>, Vec<SimCommitJob>) {
+    let clears: Vec<_> =
+        jobs.iter().map(|job| job.batch.clears.then_some(job.batch.place)).collect();
+    let mut index = 0;
+    jobs.into_iter().partition(|job| {
+        index += 1;
+        clears[index..].contains(&Some(job.batch.place))
+    })
 }
 
 impl SimNode {

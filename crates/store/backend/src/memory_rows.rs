@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use samite_types::{ErrorKind, Result};
 
-use super::{OrderedMap, RowBounds, RowVisit, changed_row};
 use crate::commit::{StoredPartition, WriteBatch};
+use crate::ordered::{OrderedMap, RowBounds, RowVisit, changed_row};
 
 type PartitionRows = BTreeMap<Vec<u8>, Vec<u8>>;
 
