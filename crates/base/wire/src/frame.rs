@@ -19,9 +19,9 @@ use crate::{WireError, checksum};
 /// First two bytes of every frame.
 pub const MAGIC: [u8; 2] = *b"Sm";
 /// Newest protocol version this build speaks.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Oldest protocol version this build speaks.
-pub const VERSION_OLDEST: u8 = 2;
+pub const VERSION_OLDEST: u8 = 3;
 /// Length of a frame header, in bytes.
 pub const HEADER_LEN: usize = size_of::<FrameHeader>();
 /// The checksum does not cover the payload.

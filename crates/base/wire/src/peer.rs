@@ -1,9 +1,10 @@
-//! Messages between the members of a mirror group.
+//! Messages between nodes.
 //!
-//! A frame ([`FrameKind::Peer`](crate::frame::FrameKind::Peer),
-//! [`FrameKind::PeerReply`](crate::frame::FrameKind::PeerReply)) carries any number of messages, of
-//! any partitions and either way. Each may be lost, come twice or come late: a member that needs an
-//! answer asks again. A message is:
+//! The body of a frame ([`FrameKind::Peer`](crate::frame::FrameKind::Peer),
+//! [`FrameKind::PeerReply`](crate::frame::FrameKind::PeerReply)) begins with the number of a
+//! [service](PeerService). For [`PeerService::Mirror`], any number of messages between the members
+//! of mirror groups follow, of any partitions and either way. Each may be lost, come twice or come
+//! late: a member that needs an answer asks again. A message is:
 //!
 //! ```text
 //!  0         4            8        12          16     20   24     28      36     37
@@ -18,6 +19,7 @@
 
 mod decode;
 mod encode;
+mod service;
 
 use samite_types::{
     ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Position, Seq, TargetId, Term, Version,
@@ -27,6 +29,7 @@ use crate::op::{List, Operation, ValueData};
 
 pub use decode::PeerMessages;
 pub use encode::data_of;
+pub use service::PeerService;
 
 /// Bytes of a message before its tag.
 pub const HEAD_LEN: usize = 36;

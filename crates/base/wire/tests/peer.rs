@@ -9,9 +9,11 @@ use proptest::prelude::*;
 use samite_types::{
     ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Position, Seq, TargetId, Term, Version,
 };
+use samite_wire::WireError;
 use samite_wire::op::{Action, Operation, ValueData};
 use samite_wire::peer::{
-    EntryEvent, LogPoint, PartitionLogEntry, PeerEnvelope, PeerMessage, PeerMessages, RecordCopy,
+    EntryEvent, LogPoint, PartitionLogEntry, PeerEnvelope, PeerMessage, PeerMessages, PeerService,
+    RecordCopy,
 };
 
 fn envelope() -> impl Strategy<Value = PeerEnvelope> {
@@ -273,5 +275,21 @@ fn only_what_a_client_asked_for_is_a_clients() {
         EntryEvent::Range { after: &[], upto: &[], records: Vec::new() },
     ] {
         assert!(!own.is_clients(), "{own:?}");
+    }
+}
+
+#[test]
+fn the_body_of_a_frame_names_a_service_that_there_is() {
+    for service in PeerService::ALL {
+        let body = [service.code(), 7, 8];
+        assert_eq!(PeerService::split(&body), Ok((service, &[7, 8][..])));
+        assert_eq!(PeerService::split(&body[..1]), Ok((service, &[][..])), "no messages");
+    }
+    assert_eq!(PeerService::split(&[]), Err(WireError::Short("peer service")));
+    let known = PeerService::ALL.map(PeerService::code);
+    assert_eq!(known, [1], "numbers stay what they are");
+    for code in (0..=u8::MAX).filter(|code| !known.contains(code)) {
+        let body = [code, 0];
+        assert_eq!(PeerService::split(&body), Err(WireError::Unknown("peer service")), "{code}");
     }
 }

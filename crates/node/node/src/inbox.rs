@@ -9,12 +9,13 @@ use samite_transport::server::{ConnId, LoopWaker};
 use samite_types::{ClientId, Epoch, NodeId, Position, ShardId};
 use samite_wire::control::ControlReply;
 use samite_wire::membership::MemberReport;
+use samite_wire::peer::PeerService;
 
 use crate::control_reply::ReplyTo;
 use crate::grants::ConnectionGrants;
 use crate::joined_requests::PartialOutcome;
 use crate::mutex::lock;
-use crate::peer_output::{PeerDestination, PeerFrame};
+use crate::peer_channel::{PeerDestination, PeerFrame};
 use crate::revocations::ReturnedDelegations;
 
 /// Most bytes of requests that wait in one inbox or are under way from it.
@@ -51,6 +52,7 @@ pub(crate) struct ShardAnswer {
 
 /// Messages about this shard's partitions that came to another shard.
 pub(crate) struct PassedMessages {
+    pub service: PeerService,
     pub node: NodeId,
     /// Where answers go.
     pub back: PeerDestination,

@@ -18,7 +18,7 @@ use crate::locks::{SharedLocks, wait_reply};
 use crate::membership::map_watch::NodeCredentials;
 use crate::mutex::lock;
 use crate::node_calls::call;
-use crate::peers::addresses;
+use crate::peer_channel::addresses;
 use crate::shared::NodeShared;
 
 /// How long another node may take over a connection or an answer.

@@ -44,8 +44,7 @@ use crate::lock_connections::LockConnections;
 use crate::map_watchers::MapWatchers;
 use crate::mutex::lock;
 use crate::partitions::OpenPartitions;
-use crate::peer_output::{PeerDestination, PeerOutput};
-use crate::peers::PeerLines;
+use crate::peer_channel::{PeerChannel, PeerDestination};
 use crate::presence::ClientConnections;
 use crate::reply::ReplyBuffers;
 use crate::request_account::RequestAccounts;
@@ -73,9 +72,7 @@ pub(crate) struct ShardService {
     submissions: ShardSubmissions,
     /// The log of durable datasets, if this node keeps one.
     durable: Option<ShardLog>,
-    peers: PeerLines<ConnId>,
-    peer_output: PeerOutput,
-    dialler: NodeDialler,
+    channel: PeerChannel,
     resync: ResyncThrottle,
     scrub: ScrubSchedule,
     buffers: ReplyBuffers,
@@ -112,9 +109,7 @@ impl ShardService {
             deferred: DeferredReplies::default(),
             submissions,
             durable,
-            peers: PeerLines::default(),
-            peer_output: PeerOutput::default(),
-            dialler,
+            channel: PeerChannel::new(dialler),
             resync: ResyncThrottle::default(),
             scrub,
             buffers: ReplyBuffers::default(),
@@ -226,7 +221,7 @@ impl NodeService for ShardService {
     ) {
         self.apply_submissions();
         self.refresh(out);
-        if let Some(node) = self.peers.at(conn) {
+        if let Some(node) = self.channel.node_at(conn) {
             self.take_frame((node, PeerDestination::Node(node)), conn, (body, payload), out);
             self.end_batch(out);
         }
@@ -234,7 +229,7 @@ impl NodeService for ShardService {
 
     fn connected(&mut self, ticket: u64, made: Result<(ConnId, NodeId)>, out: &mut ReplySink) {
         self.refresh(out);
-        self.dialled(ticket, made, out);
+        self.channel.dialled(ticket, made, out);
         self.settle(out);
     }
 
@@ -244,7 +239,7 @@ impl NodeService for ShardService {
 
     fn closed(&mut self, conn: ConnId) {
         let now = SystemClock.monotonic();
-        if let Some(node) = self.peers.closed(conn, now) {
+        if let Some(node) = self.channel.closed(conn, now) {
             return self.resync.lost(node, now);
         }
         if let Some(client) = self.clients.closed(conn)

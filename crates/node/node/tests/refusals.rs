@@ -6,7 +6,9 @@ mod common;
 
 use common::{Ended, Raw, SHM, TCP, UNIX, cluster, deadline, pattern};
 use samite_testkit::{LocalCluster, LocalOptions};
-use samite_transport::client::OutgoingRequest;
+use samite_transport::ClusterKey;
+use samite_transport::client::{ConnectIdentity, NodeLink, OutgoingRequest};
+use samite_types::fault::FaultSwitch;
 use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, Seq};
 use samite_wire::control::{
     BackendSpec, ControlReply, ControlRequest, DatasetSpec, DurabilityKind, MEMORY_BACKEND,
@@ -293,4 +295,35 @@ fn a_dataset_that_asks_what_its_backend_does_not_do_is_refused() {
         raw.create("null", NULL_BACKEND);
         raw.control(&ControlRequest::DropDataset { name: "null".into() });
     }
+}
+
+/// By a connection of a node of the cluster, on which a frame may come that no version has.
+#[test]
+fn frames_of_a_peer_service_that_is_not_there_end_the_connection() {
+    let cluster = cluster(2, 2);
+    let mut raw = Raw::connect(&cluster, 0, UNIX);
+    let dataset = raw.create("d", MEMORY_BACKEND);
+    let who = ConnectIdentity::node(&FaultSwitch::new(NodeId(1), None));
+    let key = ClusterKey::new(*cluster.key());
+    let frames: [(&[u8], &str); 5] = [
+        (&[], "ends inside peer service"),
+        (&[0], "peer service has an unknown value"),
+        (&[2, 0, 0], "peer service has an unknown value"),
+        (&[255; 40], "peer service has an unknown value"),
+        (&[1, 9, 9], "ends inside message length"),
+    ];
+    for transport in [UNIX, TCP] {
+        let address = cluster.addresses(NodeId(0))[transport].parse().unwrap();
+        for (body, words) in frames {
+            let link = NodeLink::connect_as(&address, &key, &who, deadline()).unwrap();
+            let request = OutgoingRequest { kind: FrameKind::Peer, body, payload: &[] };
+            let error = link.call(request, deadline(), |_| ()).unwrap_err();
+            assert!(error.to_string().contains(words), "{error}");
+            assert!(link.is_dead());
+        }
+    }
+    // The node goes on.
+    let p = raw.partition(0, 1);
+    assert!(matches!(raw.one(dataset, Operation::put(p, b"k", b"v")), Ended::Done(_)));
+    assert_eq!(raw.one(dataset, Operation::get(p, b"k")).value(), b"v");
 }

@@ -17,7 +17,7 @@ use samite_wire::membership::VOTE_MESSAGES_MAX;
 use super::map_watch::NodeCredentials;
 use crate::control_reply::refusal;
 use crate::node_calls::{answer, ask};
-use crate::peers::addresses;
+use crate::peer_channel::addresses;
 use crate::shared::NodeShared;
 
 /// How long another node may take over a connection or an answer.

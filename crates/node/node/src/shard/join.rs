@@ -28,6 +28,7 @@ use crate::grants::ConnectionGrants;
 use crate::inbox::{InboxCost, InboxMessage, ShardAnswer, ShardTask};
 use crate::joined_requests::{JoinedAsker, PartialOutcome};
 use crate::partitions::{ApplyContext, Seen};
+use crate::peer_channel::PeerChannel;
 use crate::reply::ReplyBuilder;
 use crate::request_account::RequestAccount;
 
@@ -224,7 +225,7 @@ impl ShardService {
                     inbox.send(InboxMessage::Control(to, copy));
                 }
                 Some(InboxMessage::Reported(report, by)) => self.reported(&report, by),
-                Some(InboxMessage::Frame(passed)) => Self::send_passed_frame(&passed, out),
+                Some(InboxMessage::Frame(passed)) => PeerChannel::send_passed(&passed, out),
                 Some(InboxMessage::Committed(id, position)) => self.committed(id, position),
                 Some(InboxMessage::ReadAhead(number)) => self.read_was_done(number, out),
             }

@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use samite_metrics::registry;
 use samite_mirror::durable::PlaceId;
-use samite_mirror::{ApplyTime, CommitStatus, MirrorEffect};
+use samite_mirror::{ApplyTime, CommitStatus, MirrorEffect, PeerPacket};
 use samite_placement::shard_of;
 use samite_transport::server::ReplySink;
 use samite_types::{ClientId, Clock, Epoch, ErrorKind, NodeId, SystemClock, TargetId};
 use samite_wire::control::DatasetData;
 use samite_wire::membership::{MemberChanges, MemberReport};
 use samite_wire::op::OperationRequest;
-use samite_wire::peer::{PeerEnvelope, PeerMessage};
+use samite_wire::peer::{PeerEnvelope, PeerMessage, PeerService};
 
 use super::ShardService;
 use crate::admission::{MemberStanding, check_member};
@@ -26,7 +26,7 @@ use crate::deferred_replies::{DeferredId, DeferredReply};
 use crate::inbox::ShardAnswer;
 use crate::joined_requests::PartialOutcome;
 use crate::partitions::{DatasetIndex, Seen};
-use crate::peer_output::PeerDestination;
+use crate::peer_channel::{PeerDestination, PeerMessageParts};
 
 /// Requests of clients are refused that would have to be passed on to a node for which so many
 /// bytes wait.
@@ -79,8 +79,7 @@ impl ShardService {
                 continue;
             }
             for other in others.iter().filter_map(|other| map.node_of_target(other.target)) {
-                let conn = self.peers.open(other);
-                if conn.is_some_and(|conn| out.waiting_len(conn) > FULL_LEN) {
+                if self.channel.waiting_len(PeerService::Mirror, other, out) > FULL_LEN {
                     return Err(ErrorKind::Busy);
                 }
             }
@@ -138,7 +137,7 @@ impl ShardService {
         if let PeerMessage::Done { .. } | PeerMessage::Lost { .. } = message {
             self.resync.heard(id, matches!(message, PeerMessage::Done { is_busy: true, .. }), now);
         }
-        self.peer_output.heard(envelope.from, back);
+        self.channel.heard(PeerService::Mirror, node, back);
     }
 
     /// Opens a partition of which this node is a member; whether it is.
@@ -153,7 +152,7 @@ impl ShardService {
 
     /// Carries out the effects of partitions, and sends the messages that were written.
     pub(super) fn settle(&mut self, out: &mut ReplySink) {
-        if self.partitions.is_idle() && self.peer_output.is_empty() {
+        if self.partitions.is_idle() && self.channel.is_idle() {
             return;
         }
         let mut holders = Vec::new();
@@ -165,7 +164,6 @@ impl ShardService {
             // Clients with open references on which this node decides from now on.
             self.clients.recover(holders, SystemClock.monotonic());
         }
-        self.peer_output.end_batch();
         self.send_peer_messages(out);
     }
 
@@ -178,7 +176,7 @@ impl ShardService {
             match effect {
                 MirrorEffect::Send(packet) => {
                     if let Some(to) = self.where_to(packet.to(), is_primary) {
-                        self.peer_output.add(to, &packet);
+                        self.channel.add(PeerService::Mirror, to, parts_of(&packet));
                     }
                 }
                 MirrorEffect::Committed => self.release(id, out),
@@ -219,11 +217,10 @@ impl ShardService {
     /// How to reach a target. Messages of a primary go by the own connection, so that it stays in
     /// order; answers go back where the message came from.
     fn where_to(&self, target: TargetId, is_primary: bool) -> Option<PeerDestination> {
-        let back = if is_primary { None } else { self.peer_output.way_back(target) };
-        match back {
-            Some(back) => Some(back),
-            None => Some(PeerDestination::Node(self.map.as_ref()?.node_of_target(target)?)),
-        }
+        let node = self.map.as_ref()?.node_of_target(target)?;
+        let way_back = || self.channel.way_back(PeerService::Mirror, node);
+        let back = if is_primary { None } else { way_back() };
+        Some(back.unwrap_or(PeerDestination::Node(node)))
     }
 
     /// Sends the replies that wait for partition `id` no more, or sends their clients elsewhere.
@@ -338,5 +335,14 @@ impl ShardService {
             }
         }
         self.settle(out);
+    }
+}
+
+fn parts_of(packet: &PeerPacket) -> PeerMessageParts<'_> {
+    PeerMessageParts {
+        head: packet.head(),
+        body: packet.body(),
+        payload: packet.payload(),
+        payload_len: packet.payload_len(),
     }
 }

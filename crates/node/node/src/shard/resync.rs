@@ -6,7 +6,7 @@ use std::time::Duration;
 use samite_metrics::registry;
 use samite_placement::{ClusterMap, shard_of};
 use samite_transport::server::ReplySink;
-use samite_types::{Clock, ErrorKind, SystemClock, TargetId};
+use samite_types::{Clock, SystemClock, TargetId};
 use samite_wire::control::NodeReachability;
 
 use super::ShardService;
@@ -25,9 +25,7 @@ impl ShardService {
         for held in dropped.lost {
             self.withdraw(held, out);
         }
-        for conn in self.peers.retain(map) {
-            out.close(conn, ErrorKind::Unavailable, "not a node of the cluster");
-        }
+        self.channel.retain(map, out);
         let me = TargetId(self.shared.node.get());
         let shards = self.shared.shards();
         let is_mine = |partition| shard_of(partition, shards) == self.id;
@@ -117,7 +115,7 @@ impl ShardService {
             }
             // A member that cannot be reached keeps no other waiting.
             let node = map.node_of_target(target);
-            if node.and_then(|node| self.way_to(node, now)).is_some() {
+            if node.is_some_and(|node| self.reaches(node, now)) {
                 self.resync.begin(id, target);
             }
         }
@@ -141,7 +139,7 @@ impl ShardService {
     /// Tries to reach nodes again to which the connection was lost, and says which cannot be.
     fn find_unreachable(&mut self, now: Duration) {
         for lost in self.resync.take_lost(now) {
-            if self.way_to(lost.node, now).is_none() && self.resync.is_unreachable(lost, now) {
+            if !self.reaches(lost.node, now) && self.resync.is_unreachable(lost, now) {
                 self.partitions.unreachable(TargetId(lost.node.get()), now);
             }
         }

@@ -1,12 +1,12 @@
 //! Messages to other nodes, gathered until the end of the request batch: all that one request makes
-//! leave together.
+//! of a service leaves together.
 
 use samite_backend::ValuePiece;
-use samite_mirror::PeerPacket;
 use samite_transport::server::{ConnId, OutPiece, PIN_LEN_MIN};
-use samite_types::{NodeId, ShardId, TargetId};
+use samite_types::{NodeId, ShardId};
+use samite_wire::frame::HEADER_LEN;
 use samite_wire::limits::{BODY_LEN_MAX, PAYLOAD_LEN_MAX};
-use samite_wire::peer::HEAD_LEN;
+use samite_wire::peer::PeerService;
 
 /// Where messages go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,10 +17,23 @@ pub(crate) enum PeerDestination {
     Back(ShardId, ConnId),
 }
 
-/// Messages that leave in one frame.
+/// A message of a service, as it is written to a frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerMessageParts<'a> {
+    /// The message, in two parts.
+    pub(crate) head: &'a [u8],
+    pub(crate) body: &'a [u8],
+    /// Its data, in order; `payload_len` bytes.
+    pub(crate) payload: &'a [ValuePiece],
+    pub(crate) payload_len: usize,
+}
+
+/// Messages of one service that leave in one frame.
 #[derive(Debug)]
 pub(crate) struct PeerFrame {
     pub(crate) to: PeerDestination,
+    pub(crate) service: PeerService,
+    /// The number of the service, and the messages.
     pub(crate) body: Vec<u8>,
     /// The payload, in order.
     pub(crate) pieces: Vec<ValuePiece>,
@@ -28,16 +41,21 @@ pub(crate) struct PeerFrame {
 }
 
 impl PeerFrame {
-    /// Bytes.
+    /// Bytes of body and payload.
     pub(crate) const fn len(&self) -> usize {
         self.body.len() + self.payload_len
     }
 
+    /// Bytes as it is sent.
+    pub(crate) const fn sent_len(&self) -> usize {
+        HEADER_LEN + self.len()
+    }
+
     /// The message; an empty one is left in its place.
     pub(crate) fn take(&mut self) -> Self {
-        let Self { to, payload_len, .. } = *self;
+        let Self { to, service, payload_len, .. } = *self;
         let (body, pieces) = (std::mem::take(&mut self.body), std::mem::take(&mut self.pieces));
-        Self { to, body, pieces, payload_len }
+        Self { to, service, body, pieces, payload_len }
     }
 
     /// The payload as the transport takes it: long parts are sent from where they lie.
@@ -67,8 +85,8 @@ pub(crate) struct PeerOutput {
     frames: Vec<PeerFrame>,
     /// Message buffers that are sent, to be written on again.
     spare: Vec<PeerFrame>,
-    /// Where answers go to targets that have sent something in this request batch.
-    ways_back: Vec<(TargetId, PeerDestination)>,
+    /// Where answers of a service go to nodes that have sent something in this request batch.
+    ways_back: Vec<(PeerService, NodeId, PeerDestination)>,
 }
 
 /// Most message buffers, and most bytes of each, whose memory is kept.
@@ -80,14 +98,15 @@ impl PeerOutput {
         self.frames.is_empty()
     }
 
-    /// A message of `target` has come, and answers in this request batch go `back`.
-    pub(crate) fn heard(&mut self, target: TargetId, back: PeerDestination) {
-        self.ways_back.push((target, back));
+    /// A message of `node` has come, and answers in this request batch go `back`.
+    pub(crate) fn heard(&mut self, service: PeerService, node: NodeId, back: PeerDestination) {
+        self.ways_back.push((service, node, back));
     }
 
-    /// Where an answer to `target` goes, if something has come from there in this request batch.
-    pub(crate) fn way_back(&self, target: TargetId) -> Option<PeerDestination> {
-        self.ways_back.iter().rfind(|(from, _)| *from == target).map(|(_, back)| *back)
+    /// Where an answer to `node` goes, if something has come from there in this request batch.
+    pub(crate) fn way_back(&self, service: PeerService, node: NodeId) -> Option<PeerDestination> {
+        let mut ways = self.ways_back.iter();
+        ways.rfind(|(of, from, _)| (*of, *from) == (service, node)).map(|(.., back)| *back)
     }
 
     /// The request batch has ended.
@@ -95,29 +114,37 @@ impl PeerOutput {
         self.ways_back.clear();
     }
 
-    /// Adds a message.
-    pub(crate) fn add(&mut self, to: PeerDestination, packet: &PeerPacket) {
-        let (body_len, payload_len) = (HEAD_LEN + packet.body().len(), packet.payload_len());
+    /// Adds a message of `service`, behind its others to the same place.
+    pub(crate) fn add(
+        &mut self,
+        service: PeerService,
+        to: PeerDestination,
+        message: PeerMessageParts<'_>,
+    ) {
+        let (body_len, payload_len) =
+            (message.head.len() + message.body.len(), message.payload_len);
         let fits = |frame: &PeerFrame| {
             frame.body.len() + body_len <= BODY_LEN_MAX
                 && frame.payload_len + payload_len <= PAYLOAD_LEN_MAX
         };
-        let last = self.frames.iter().rposition(|frame| frame.to == to);
+        let last = self.frames.iter().rposition(|frame| (frame.to, frame.service) == (to, service));
         let index = match last {
             Some(last) if fits(&self.frames[last]) => last,
-            _ => self.begin(to),
+            _ => self.begin(service, to),
         };
         let frame = &mut self.frames[index];
-        frame.body.extend_from_slice(packet.head());
-        frame.body.extend_from_slice(packet.body());
-        frame.pieces.extend_from_slice(packet.payload());
+        frame.body.extend_from_slice(message.head);
+        frame.body.extend_from_slice(message.body);
+        frame.pieces.extend_from_slice(message.payload);
         frame.payload_len += payload_len;
     }
 
-    fn begin(&mut self, to: PeerDestination) -> usize {
-        let empty = || PeerFrame { to, body: Vec::new(), pieces: Vec::new(), payload_len: 0 };
-        let mut frame = self.spare.pop().unwrap_or_else(empty);
-        frame.to = to;
+    fn begin(&mut self, service: PeerService, to: PeerDestination) -> usize {
+        let (body, pieces) = (Vec::new(), Vec::new());
+        let empty = PeerFrame { to, service, body, pieces, payload_len: 0 };
+        let mut frame = self.spare.pop().unwrap_or(empty);
+        (frame.to, frame.service) = (to, service);
+        frame.body.push(service.code());
         self.frames.push(frame);
         self.frames.len() - 1
     }
