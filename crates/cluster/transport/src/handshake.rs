@@ -278,9 +278,12 @@ mod tests {
 
     #[test]
     fn versions_that_do_not_meet_are_refused() {
-        assert_eq!(common_version((1, 9)).unwrap(), 1);
-        assert_eq!(common_version((2, 9)).unwrap_err().kind(), ErrorKind::WrongVersion);
-        assert_eq!(common_version((0, 0)).unwrap_err().kind(), ErrorKind::WrongVersion);
+        assert_eq!(common_version((1, VERSION + 9)).unwrap(), VERSION);
+        let refused = [(VERSION + 1, VERSION + 9), (0, VERSION_OLDEST - 1)];
+        for versions in refused {
+            let error = common_version(versions).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::WrongVersion);
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use samite_transport::{Address, ClusterKey};
 use samite_types::{ClientId, Deadline, ErrorKind, RequestId};
 use samite_wire::control::encode;
 use samite_wire::frame::{
-    CheckedHeader, FLAG_PAYLOAD_UNCHECKED, FrameHeader, FrameKind, HEADER_LEN,
+    CheckedHeader, FLAG_PAYLOAD_UNCHECKED, FrameHeader, FrameKind, HEADER_LEN, VERSION,
 };
 use samite_wire::hello::{Goodbye, Hello};
 use zerocopy::IntoBytes;
@@ -130,7 +130,7 @@ fn a_wrong_key() {
 #[test]
 fn a_wrong_proof() {
     under_attack(LoopOptions::default(), |mut stream| {
-        stream.write_all(&hello((1, 1))).unwrap();
+        stream.write_all(&hello((VERSION, VERSION))).unwrap();
         stream.write_all(&frame(FrameKind::Proof, &encode(&[0u8; 32]))).unwrap();
         let goodbye = last_words(&mut *stream).unwrap();
         assert_eq!(ErrorKind::from_code(goodbye.kind), Some(ErrorKind::WrongKey));
@@ -164,7 +164,7 @@ fn a_huge_length() {
 #[test]
 fn a_wrong_checksum() {
     under_attack(LoopOptions::default(), |mut stream| {
-        let mut bytes = hello((1, 1));
+        let mut bytes = hello((VERSION, VERSION));
         bytes[HEADER_LEN + 5] ^= 1;
         stream.write_all(&bytes).unwrap();
         let goodbye = last_words(&mut *stream).unwrap();
@@ -176,7 +176,7 @@ fn a_wrong_checksum() {
 fn silence_and_half_a_frame_that_stalls() {
     for len in [0, 10, HEADER_LEN + 20] {
         under_attack(quick(), |mut stream| {
-            stream.write_all(&hello((1, 1))[..len]).unwrap();
+            stream.write_all(&hello((VERSION, VERSION))[..len]).unwrap();
             let start = Instant::now();
             last_words(&mut *stream);
             assert!(start.elapsed() >= QUICK / 2);
@@ -187,7 +187,7 @@ fn silence_and_half_a_frame_that_stalls() {
 #[test]
 fn half_a_frame_and_good_bye() {
     under_attack(LoopOptions::default(), |mut stream| {
-        stream.write_all(&hello((1, 1))[..HEADER_LEN + 3]).unwrap();
+        stream.write_all(&hello((VERSION, VERSION))[..HEADER_LEN + 3]).unwrap();
     });
 }
 
@@ -314,7 +314,7 @@ fn an_insider_that_breaks_the_protocol() {
         cut(request(&[0; 10], &[0; 10])),
         cut(request(&vec![0; 200_000], &vec![0; 500_000])),
         frame(FrameKind::Reply, &[0]),
-        hello((1, 1)),
+        hello((VERSION, VERSION)),
     ] {
         for address in node.addresses() {
             let insider = NodeLink::connect(address, &key(), client(), soon()).unwrap();

@@ -74,7 +74,7 @@ impl SimulatedLeader {
 
     fn answer(&self, verdict: SavedVerdict) -> ControlReply {
         match (verdict, &self.published) {
-            (SavedVerdict::Reply(reply), _) => reply,
+            (SavedVerdict::Reply(reply), _) => *reply,
             (SavedVerdict::Map(_), None) => ControlReply::Map(None),
             (SavedVerdict::Map(known), Some(map)) => self.history.answer(map, known),
         }

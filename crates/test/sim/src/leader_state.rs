@@ -19,7 +19,7 @@ use crate::scenario::{DATASET, RunScenario};
 /// The answer once all decisions are saved.
 pub enum SavedVerdict {
     /// That.
-    Reply(ControlReply),
+    Reply(Box<ControlReply>),
     /// The map, to a node that has that of this epoch.
     Map(Epoch),
 }
@@ -101,7 +101,8 @@ impl SimulatedState {
     /// Decides on a request.
     pub fn decide(&mut self, now: Duration, request: ControlRequest) -> SavedVerdict {
         let refused = |error: Error| ControlReply::failed(error.kind(), error.message().to_owned());
-        self.try_decide(now, request).unwrap_or_else(|error| SavedVerdict::Reply(refused(error)))
+        self.try_decide(now, request)
+            .unwrap_or_else(|error| SavedVerdict::Reply(refused(error).into()))
     }
 
     /// As if it had never noted them, where that is the rule to be broken.
@@ -116,9 +117,9 @@ impl SimulatedState {
 
     fn try_decide(&mut self, now: Duration, request: ControlRequest) -> Result<SavedVerdict> {
         match request {
-            ControlRequest::Heartbeat(beat) => {
-                Ok(SavedVerdict::Reply(ControlReply::Lease(self.coordinator.heartbeat(&beat, now))))
-            }
+            ControlRequest::Heartbeat(beat) => Ok(SavedVerdict::Reply(
+                ControlReply::Lease(self.coordinator.heartbeat(&beat, now)).into(),
+            )),
             ControlRequest::Join { info, before } => {
                 self.coordinator.join_again(info, before, now)?;
                 Ok(SavedVerdict::Map(Epoch(0)))

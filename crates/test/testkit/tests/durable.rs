@@ -1,6 +1,7 @@
 //! Durable datasets: acknowledged changes are there after all nodes have ended, in order or by
 //! SIGKILL, and logs stay short.
 //! The second needs the `samite` binary (`make test` builds it first).
+#![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -120,8 +120,11 @@ fn content(member: &MirroredPartition) -> Vec<u8> {
     content
 }
 
+/// Messages as they travel: body and payload.
+type SentMessages = VecDeque<(Vec<u8>, Vec<u8>)>;
+
 /// Takes the effects: messages as they travel, and whether a member was reported to be broken.
-fn effects(member: &mut MirroredPartition) -> (VecDeque<(Vec<u8>, Vec<u8>)>, bool) {
+fn effects(member: &mut MirroredPartition) -> (SentMessages, bool) {
     let (mut messages, mut is_broken) = (VecDeque::new(), false);
     while let Some(effect) = member.next_effect() {
         match effect {
