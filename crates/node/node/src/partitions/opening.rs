@@ -122,8 +122,9 @@ impl OpenPartitions {
     ) -> Result<MirroredPartition, ErrorKind> {
         let open = &self.datasets[slot.0];
         let id = (open.id, partition);
+        // A change that is asked for again may have been carried out before: it has not failed.
         if matches!(open.keeping, RecordKeeping::Unusable) {
-            return Err(ErrorKind::Io);
+            return Err(ErrorKind::Unavailable);
         }
         if self.clearings.has(id) {
             return Err(ErrorKind::Unavailable);
