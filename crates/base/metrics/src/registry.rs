@@ -50,6 +50,8 @@ pub enum WaitQueue {
     Reads,
     /// For the flash: entries of the log.
     Log,
+    /// For the worker: control requests that other nodes have to take part in.
+    Worker,
 }
 
 impl WaitQueue {
@@ -64,7 +66,7 @@ const ALONE: MetricLabels = MetricLabels::None;
 const REQUEST_KINDS: MetricLabels = Fixed("kind", &["read", "list", "write", "lock", "control"]);
 const TIMED_KINDS: MetricLabels = Fixed("kind", &["read", "list", "write"]);
 const WAIT_QUEUES: MetricLabels =
-    Fixed("queue", &["delegation", "commit", "shards", "inbox", "reads", "log"]);
+    Fixed("queue", &["delegation", "commit", "shards", "inbox", "reads", "log", "worker"]);
 const FAULT_KINDS: MetricLabels = Fixed("kind", &["frame", "write"]);
 
 macro_rules! registry {
@@ -109,7 +111,7 @@ registry! {
     CounterMetric DATASET_REQUESTS: "samite_dataset_requests_total", Count, Sum, Stable, Dataset, "Requests with operations carried out, by dataset.";
     CounterMetric DATASET_READ_BYTES: "samite_dataset_read_bytes_total", Bytes, Sum, Stable, Dataset, "Bytes of values in replies, by dataset.";
     CounterMetric DATASET_WRITTEN_BYTES: "samite_dataset_written_bytes_total", Bytes, Sum, Stable, Dataset, "Bytes of values in requests, by dataset.";
-    GaugeMetric QUEUE_LENGTH: "samite_queue_length", Count, Sum, Stable, WAIT_QUEUES, "What waits: requests for delegations to end, replies for their commit, requests for other shards, messages in the inboxes of shards, requests for reads from a target, entries of the log for the flash.";
+    GaugeMetric QUEUE_LENGTH: "samite_queue_length", Count, Sum, Stable, WAIT_QUEUES, "What waits: requests for delegations to end, replies for their commit, requests for other shards, messages in the inboxes of shards, requests for reads from a target, entries of the log for the flash, control requests for the worker.";
     GaugeMetric OLDEST_WAITING: "samite_oldest_waiting_request_seconds", Seconds, Age, Stable, ALONE, "How long the oldest request has waited, of those that wait for a delegation, a commit or another shard; 0: none waits.";
     GaugeMetric MEMORY_CAPACITY: "samite_memory_capacity_bytes", Bytes, Sum, Stable, ALONE, "Bytes that the target can hold.";
     GaugeMetric MEMORY_USED: "samite_memory_used_bytes", Bytes, Sum, Stable, ALONE, "Bytes in use, metadata included.";
@@ -199,6 +201,6 @@ mod tests {
         let Fixed(_, queues) = WAIT_QUEUES else { panic!("of fixed values") };
         assert_eq!(kinds[RequestKind::Control.index()], "control");
         assert_eq!((kinds.len(), &kinds[..RequestKind::TIMED]), (5, timed));
-        assert_eq!((queues[WaitQueue::Inbox.index()], queues.len()), ("inbox", 6));
+        assert_eq!((queues[WaitQueue::Inbox.index()], queues.len()), ("inbox", 7));
     }
 }

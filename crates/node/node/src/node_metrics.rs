@@ -67,6 +67,8 @@ impl NodeShared {
         node.set(registry::MEMORY_POPULATED, usage.populated);
         let waiting: usize = self.inboxes.iter().map(ShardInbox::count).sum();
         node.set_at(registry::QUEUE_LENGTH, WaitQueue::Inbox.index(), waiting as u64);
+        let waiting = self.worker_waiting() as u64;
+        node.set_at(registry::QUEUE_LENGTH, WaitQueue::Worker.index(), waiting);
         let (_, injected) = self.faults.table();
         node.set_total(registry::FAULTS_INJECTED, 0, injected.frames);
         node.set_total(registry::FAULTS_INJECTED, 1, injected.writes);

@@ -2,7 +2,7 @@
 //! and the ways to each shard.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, SyncSender, TrySendError};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
@@ -111,6 +111,7 @@ pub(crate) struct NodeShared {
     /// The same of its other targets.
     more_targets: Mutex<Vec<(BackendSpec, Box<dyn Backend>)>>,
     worker: SyncSender<WorkerJob>,
+    worker_waiting: AtomicUsize,
     notices: Sender<NodeNotice>,
 }
 
@@ -174,6 +175,7 @@ impl NodeShared {
             target: Mutex::new(Some(parts.target)),
             more_targets: Mutex::default(),
             worker: parts.worker,
+            worker_waiting: AtomicUsize::new(0),
             notices: parts.notices,
         }
     }
@@ -315,12 +317,28 @@ impl NodeShared {
     /// # Errors
     /// [`ErrorKind::Busy`]: too much waits already.
     pub(crate) fn work(&self, job: WorkerJob) -> Result<()> {
-        self.worker.try_send(job).map_err(|error| match error {
-            TrySendError::Full(_) => {
-                Error::new(ErrorKind::Busy, "too many control requests wait; try again")
+        self.worker_waiting.fetch_add(1, Ordering::Relaxed);
+        self.worker.try_send(job).map_err(|error| {
+            self.job_taken();
+            match error {
+                TrySendError::Full(_) => {
+                    Error::new(ErrorKind::Busy, "too many control requests wait; try again")
+                }
+                TrySendError::Disconnected(_) => {
+                    Error::new(ErrorKind::Unavailable, "node is stopping")
+                }
             }
-            TrySendError::Disconnected(_) => Error::new(ErrorKind::Unavailable, "node is stopping"),
         })
+    }
+
+    /// The worker has taken up a job that [`NodeShared::work`] gave it.
+    pub(crate) fn job_taken(&self) {
+        self.worker_waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Jobs that wait for the worker.
+    pub(crate) fn worker_waiting(&self) -> usize {
+        self.worker_waiting.load(Ordering::Relaxed)
     }
 
     /// A shard serves by `epoch` from now on.

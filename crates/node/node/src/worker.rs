@@ -26,10 +26,12 @@ pub(crate) fn run(shared: &NodeShared, targets: &NodeTargets, jobs: &Receiver<Wo
         let (to, reply) = match job {
             WorkerJob::End => return,
             WorkerJob::Settle { epoch, reply, to } => {
+                shared.job_taken();
                 settle(shared, epoch);
                 (to, reply)
             }
             WorkerJob::Forward { request, to } => {
+                shared.job_taken();
                 let reply =
                     check_target(targets, &request).and_then(|()| forward(shared, &request));
                 (to, reply.unwrap_or_else(|error| refused(&error)))
