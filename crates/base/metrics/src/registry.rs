@@ -100,6 +100,7 @@ registry! {
     CounterMetric REQUESTS_RECEIVED: "samite_requests_received_total", Count, Sum, Stable, ALONE, "Requests with operations that came, whatever became of them. Look-ups in shared memory are none.";
     CounterMetric REQUESTS: "samite_requests_total", Count, Sum, Stable, REQUEST_KINDS, "Requests that were carried out or passed on, by kind; a request that waits counts once it goes on.";
     CounterMetric REQUESTS_REFUSED: "samite_requests_refused_total", Count, Sum, Stable, ALONE, "Requests with operations that were refused as a whole: not permitted, an old map, too large, no room.";
+    CounterMetric SPACE_REFUSALS: "samite_operations_without_space_total", Count, Sum, Stable, ALONE, "Operations that were refused for want of space on a target.";
     CounterMetric OPERATIONS: "samite_operations_total", Count, Sum, Stable, ALONE, "Operations carried out; a request carries many.";
     CounterMetric EARLY_COMPLETIONS: "samite_early_completions_total", Count, Sum, Experimental, ALONE, "Operations that clients on this host completed early, without a request.";
     HistogramMetric REQUEST_TIME: "samite_request_duration_seconds", Seconds, Sum, Stable, TIMED_KINDS, "Time from a decoded request to its reply, in the shard. A request that waits is timed itself; of those answered at once one in 64 of a kind is, and stands for all since the last one, so the count may lag by 63.";

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::WireError;
 use crate::access::DatasetAccess;
 use crate::delta::MapDelta;
+use crate::events::{LogPart, NodeEvents};
 use crate::limits::BODY_LEN_MAX;
 use crate::lock::{KnownLock, LockAnswer, LockOwner, LockRequest};
 use crate::membership::{AdminRequest, Heartbeat, LeaderAddress, MemberReport, NodeLease};
@@ -159,6 +160,24 @@ pub enum ControlRequest {
     },
     /// All metrics of the node. Reply: [`ControlReply::Metrics`].
     Metrics,
+    /// The events that the node has noticed. Reply: [`ControlReply::Events`].
+    Events {
+        /// Only those of a higher number.
+        after: u64,
+    },
+    /// A part of the node's log. Reply: [`ControlReply::Log`]; [`ErrorKind::Unsupported`]: it has
+    /// no file.
+    ReadLog {
+        /// From where on, in bytes; from the start when the log is shorter. `None`: its end.
+        from: Option<u64>,
+    },
+    /// Log from now on what this filter names
+    /// ([`LOG_FILTER_LEN_MAX`](crate::events::LOG_FILTER_LEN_MAX) bytes at most). Reply:
+    /// [`ControlReply::Ok`].
+    SetLogFilter {
+        /// A level, or levels of modules: `debug`, `info,samite_node=trace`.
+        filter: String,
+    },
 }
 
 /// Answers a [`ControlRequest`].
@@ -225,6 +244,10 @@ pub enum ControlReply {
     },
     /// The metrics.
     Metrics(NodeMetrics),
+    /// What the node has noticed.
+    Events(NodeEvents),
+    /// A part of the log.
+    Log(LogPart),
 }
 
 impl ControlReply {

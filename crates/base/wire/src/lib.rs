@@ -14,6 +14,7 @@ pub mod checksum;
 mod codec;
 pub mod control;
 pub mod delta;
+pub mod events;
 pub mod frame;
 pub mod hello;
 pub mod limits;

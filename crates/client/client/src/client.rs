@@ -12,6 +12,7 @@ use samite_types::{DatasetId, Deadline, Epoch, Error, ErrorKind, NodeId, Partiti
 use samite_wire::control::{
     ControlReply, ControlRequest, DatasetSpec, LostRecords, PartitionCopy, decode, encode,
 };
+use samite_wire::events::{LogPart, NodeEvents};
 use samite_wire::frame::FrameKind;
 use samite_wire::membership::AdminRequest;
 use samite_wire::status::{NodeMetrics, NodeStatus};
@@ -293,6 +294,40 @@ impl Client {
         match self.ask_node(node, &ControlRequest::Metrics, self.deadline())? {
             (_, ControlReply::Metrics(metrics)) => Ok(metrics),
             (link, _) => Err(unexpected(&link, "its metrics")),
+        }
+    }
+
+    /// The events that a node has noticed, of higher numbers than `after`.
+    ///
+    /// # Errors
+    /// As [`Self::node_status`].
+    pub fn node_events(&self, node: NodeId, after: u64) -> Result<NodeEvents> {
+        match self.ask_node(node, &ControlRequest::Events { after }, self.deadline())? {
+            (_, ControlReply::Events(events)) => Ok(events),
+            (link, _) => Err(unexpected(&link, "its events")),
+        }
+    }
+
+    /// A part of a node's log, from the byte `from` on; `None`: its end.
+    ///
+    /// # Errors
+    /// As [`Self::node_status`]; `Denied`; `Unsupported`: its log is in no file.
+    pub fn node_log(&self, node: NodeId, from: Option<u64>) -> Result<LogPart> {
+        match self.ask_node(node, &ControlRequest::ReadLog { from }, self.deadline())? {
+            (_, ControlReply::Log(part)) => Ok(part),
+            (link, _) => Err(unexpected(&link, "its log")),
+        }
+    }
+
+    /// Has a node log what `filter` names from now on.
+    ///
+    /// # Errors
+    /// As [`Self::node_status`]; `Denied`; `Invalid`: it is no filter.
+    pub fn set_node_log(&self, node: NodeId, filter: &str) -> Result<()> {
+        let request = ControlRequest::SetLogFilter { filter: filter.to_owned() };
+        match self.ask_node(node, &request, self.deadline())? {
+            (_, ControlReply::Ok) => Ok(()),
+            (link, _) => Err(unexpected(&link, "whether it logs so")),
         }
     }
 

@@ -4,22 +4,26 @@ mod cluster;
 mod commands;
 mod failure;
 mod health;
+mod log;
 mod metric_json;
+mod mount_helper;
 mod output;
 mod paths;
+mod service_manager;
 mod signals;
 mod size;
 mod tls;
 mod turns;
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
 use cluster::ClusterTarget;
 use commands::{
-    acknowledge, bench, data, dataset, df, down, fault, files, kv, ls, mount, node, object, run,
-    scrub, set, stage, stat, status, up,
+    acknowledge, bench, data, dataset, df, down, events, fault, files, kv, logs, ls, mount, node,
+    object, run, scrub, set, stage, stat, status, up,
 };
 use failure::{CommandFailure, EXIT_CODES};
 
@@ -36,7 +40,7 @@ Examples:
 /// Paths in the store are absolute, from the store's own root: `/data/file`. Programs started by `samite run` see the same
 /// file below `/samite`.
 #[derive(Parser)]
-#[command(name = "samite", version, max_term_width = 100, after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(name = "samite", version = env!("SAMITE_VERSION"), max_term_width = 100, after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 struct CommandLine {
     /// Cluster to use, `default` unless given here or in SAMITE_CLUSTER
     #[arg(long = "name", global = true, value_name = "CLUSTER")]
@@ -82,6 +86,8 @@ enum TopCommand {
     Dataset(dataset::DatasetArgs),
     Fault(fault::FaultArgs),
     Scrub(scrub::ScrubArgs),
+    Events(events::EventsArgs),
+    Logs(logs::LogsArgs),
     AcknowledgeLoss(acknowledge::AcknowledgeArgs),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
@@ -89,7 +95,11 @@ enum TopCommand {
 }
 
 fn main() {
-    let cli = CommandLine::try_parse().unwrap_or_else(|error| {
+    let arguments = arguments().unwrap_or_else(|words| {
+        output::complain(&words);
+        std::process::exit(failure::ExitCode::Usage as i32);
+    });
+    let cli = CommandLine::try_parse_from(arguments).unwrap_or_else(|error| {
         if !error.use_stderr() {
             error.exit();
         }
@@ -103,6 +113,21 @@ fn main() {
         }
         std::process::exit(failure.code as i32);
     }
+}
+
+/// The command line, also when mount(8) has called.
+fn arguments() -> Result<Vec<OsString>, String> {
+    let Some(call) = mount_helper::read(std::env::args_os()) else {
+        return Ok(std::env::args_os().collect());
+    };
+    let call = call?;
+    if let Some(dir) = &call.runtime_dir {
+        mount_helper::use_runtime_dir(dir);
+    }
+    if call.arguments.is_empty() {
+        std::process::exit(0);
+    }
+    Ok(call.arguments)
 }
 
 fn dispatch(cli: CommandLine) -> Result<(), CommandFailure> {
@@ -144,6 +169,8 @@ fn carry_out(command: TopCommand, target: &ClusterTarget) -> Result<(), CommandF
         TopCommand::Dataset(args) => dataset::run(&args, target),
         TopCommand::Fault(args) => fault::run(&args, target),
         TopCommand::Scrub(args) => scrub::run(&args, target),
+        TopCommand::Events(args) => events::run(&args, target),
+        TopCommand::Logs(args) => logs::run(&args, target),
         TopCommand::AcknowledgeLoss(args) => acknowledge::run(&args, target),
         TopCommand::Bench(args) => bench::run(&args),
         TopCommand::BenchPeer(args) => bench::peer(&args),

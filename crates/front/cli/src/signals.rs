@@ -8,6 +8,24 @@ use crate::failure::{CommandFailure, IoContext};
 ///
 /// Must be called before other threads are started, for they inherit the mask that keeps these signals for this one.
 pub fn on_stop(stop: impl FnOnce() + Send + 'static) -> Result<(), CommandFailure> {
+    on_signals(stop, None)
+}
+
+/// The same for a process that serves: SIGHUP is a wish to `reload`, and does not end it.
+pub fn on_stop_or_reload(
+    stop: impl FnOnce() + Send + 'static,
+    reload: impl FnMut() + Send + 'static,
+) -> Result<(), CommandFailure> {
+    on_signals(stop, Some(Box::new(reload)))
+}
+
+/// What SIGHUP asks for.
+type OnReload = Box<dyn FnMut() + Send>;
+
+fn on_signals(
+    stop: impl FnOnce() + Send + 'static,
+    mut reload: Option<OnReload>,
+) -> Result<(), CommandFailure> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: `set` is initialized by sigemptyset before any other use, and the signal numbers are valid.
     let set = unsafe {
@@ -22,10 +40,15 @@ pub fn on_stop(stop: impl FnOnce() + Send + 'static) -> Result<(), CommandFailur
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {
-            let mut signal = 0;
-            // SAFETY: both pointers are to live locals; the set was initialized above.
-            while unsafe { libc::sigwait(&raw const set, &raw mut signal) } != 0 {}
-            stop();
+            loop {
+                let mut signal = 0;
+                // SAFETY: both pointers are to live locals; the set was initialized above.
+                while unsafe { libc::sigwait(&raw const set, &raw mut signal) } != 0 {}
+                match &mut reload {
+                    Some(reload) if signal == libc::SIGHUP => reload(),
+                    _ => return stop(),
+                }
+            }
         })
         .map(drop)
         .doing("start the signal thread")

@@ -22,5 +22,6 @@ pub mod mounts;
 pub mod node_command;
 pub mod node_life;
 pub mod process;
+pub mod process_log;
 
 pub use connect::{cluster_config, connect};

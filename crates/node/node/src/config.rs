@@ -9,7 +9,8 @@ use samite_coordinator::ClusterTiming;
 use samite_coordinator::store::EtcdTls;
 use samite_transport::{TlsAuthorities, TlsFiles};
 use samite_types::fault::FaultTable;
-use samite_types::{Epoch, NodeId};
+use samite_types::{Epoch, NodeId, Result};
+use samite_wire::events::LogPart;
 
 use crate::metrics_address::MetricsAddress;
 
@@ -49,6 +50,26 @@ pub struct NodeConfig {
     pub flash: Option<FlashConfig>,
     /// Where metrics are served to scrapers; `None`: nowhere.
     pub metrics: Option<MetricsAddress>,
+    /// The log of this process; `None`: nobody can read it from elsewhere.
+    pub logs: Option<Arc<dyn NodeLogs>>,
+    /// Somebody waits for [`NodeEvent::Alive`].
+    pub tells_alive: bool,
+}
+
+/// The log of a node's process, for administrators.
+pub trait NodeLogs: fmt::Debug + Send + Sync {
+    /// Logs from now on what `filter` names (`debug`, `info,samite_node=trace`).
+    ///
+    /// # Errors
+    /// `Invalid`: it is no filter.
+    fn set_filter(&self, filter: &str) -> Result<()>;
+
+    /// A part of it, of [`LOG_PART_LEN_MAX`](samite_wire::events::LOG_PART_LEN_MAX) bytes at most,
+    /// from the byte `from` on, or from the start when it is shorter than that; `None`: its end.
+    ///
+    /// # Errors
+    /// `Unsupported`: it is in no file; `Io`.
+    fn read(&self, from: Option<u64>) -> Result<LogPart>;
 }
 
 /// TLS on tcp. The same at all nodes.
@@ -175,4 +196,6 @@ pub enum NodeEvent {
         /// Epoch of the map.
         epoch: Epoch,
     },
+    /// All its shards take up messages. Comes every second or so, if somebody waits for it.
+    Alive,
 }

@@ -95,6 +95,8 @@ pub(crate) enum InboxMessage {
     Committed(PlaceId, Option<Position>),
     /// The reads for which a request waits were done. At most one for each such request.
     ReadAhead(u64),
+    /// A sign of life is wanted. One at a time.
+    Beat,
 }
 
 /// The inbox of one shard.

@@ -15,6 +15,7 @@ mod control_reply;
 mod deferred_replies;
 mod delegation_waiters;
 mod durable;
+mod events;
 mod faults;
 mod grants;
 mod inbox;
@@ -30,6 +31,7 @@ mod metrics_server;
 mod mutex;
 mod node_calls;
 mod node_metrics;
+mod overseer;
 mod partitions;
 mod peer_channel;
 mod presence;
@@ -52,8 +54,8 @@ mod threads;
 mod worker;
 
 pub use config::{
-    CoordinatorConfig, FlashConfig, InstanceConfig, NodeConfig, NodeEvent, SCRUB_INTERVAL,
-    StoreConfig, TlsConfig,
+    CoordinatorConfig, FlashConfig, InstanceConfig, NodeConfig, NodeEvent, NodeLogs,
+    SCRUB_INTERVAL, StoreConfig, TlsConfig,
 };
 pub use metrics_address::MetricsAddress;
 pub use run::run;

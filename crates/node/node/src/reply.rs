@@ -32,6 +32,8 @@ pub(crate) struct ReplyBuilder {
     whole: ReplyRoom,
     /// Bytes of values.
     read_len: usize,
+    /// Operations that were refused for want of space.
+    without_space: usize,
 }
 
 /// Room for values in a reply, in bytes.
@@ -66,6 +68,7 @@ impl ReplyBuilder {
             left: room,
             whole: room,
             read_len: 0,
+            without_space: 0,
         }
     }
 
@@ -74,6 +77,7 @@ impl ReplyBuilder {
         let outputs = match outcome {
             AppliedOutcome::Done(outputs) => outputs,
             AppliedOutcome::Failed { kind, index, current } => {
+                self.without_space += usize::from(kind == ErrorKind::NoSpace);
                 let current = current.as_ref().map(|(version, total_len, bytes)| {
                     let len = bytes.len().min(usize::from(u16::MAX));
                     (*version, *total_len, &bytes[..len])
@@ -153,6 +157,11 @@ impl ReplyBuilder {
     /// Bytes of values so far, by reference or not.
     pub(crate) const fn read_len(&self) -> usize {
         self.read_len
+    }
+
+    /// Operations that were refused for want of space.
+    pub(crate) const fn without_space(&self) -> usize {
+        self.without_space
     }
 
     /// Ends the reply.

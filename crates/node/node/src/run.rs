@@ -40,7 +40,7 @@ use crate::shared::{NodeNotice, NodeParts, NodeShared, WORKER_QUEUE_LEN, WorkerJ
 use crate::stop::StopHandle;
 use crate::targets::{NodeTargets, ShardTargets};
 use crate::threads::spawn;
-use crate::{faults, lock_recovery, worker};
+use crate::{faults, lock_recovery, overseer, worker};
 
 /// Serves as `config` says until `stop` is asked to, or a client sends a shutdown. Blocks; sends
 /// the replies under way before it returns. `events` is told, on this thread, how far the node has
@@ -93,6 +93,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
         worker: worker.clone(),
         notices,
         metrics_address: scraped.as_ref().map(|server| server.address().to_owned()),
+        logs: config.logs.clone(),
     }));
     let held = open_partitions(&shared, &loops, &targets, flash.as_ref())?;
     let threads = start_shards(&shared, loops, held, &arena)?;
@@ -101,6 +102,8 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
     let sharer = Arc::clone(&shared);
     let worker_thread = spawn("worker", move || worker::run(&sharer, &targets, &jobs))?;
     serve_metrics(scraped.as_ref(), &shared)?;
+    let (sharer, tells_alive) = (Arc::clone(&shared), config.tells_alive);
+    spawn("overseer", move || overseer::run(&sharer, tells_alive))?;
     let process = format_args!("{:x}", shared.incarnation);
     tracing::info!(node = %config.node, process, ?addresses, "listening");
     events(NodeEvent::Listening { addresses });
@@ -401,6 +404,7 @@ fn attend(
     loop {
         match notices.recv() {
             Ok(NodeNotice::Serving(epoch)) => events(NodeEvent::Serving { epoch }),
+            Ok(NodeNotice::Alive) => events(NodeEvent::Alive),
             Ok(NodeNotice::Fatal(error)) => return Err(in_directory(config, error)),
             Ok(NodeNotice::ShardEnded) | Err(_) => return Ok(()),
         }

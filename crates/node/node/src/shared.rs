@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use samite_backend::{Arena, Backend, TargetUsage};
 use samite_coordinator::ClusterTiming;
 use samite_log::joined::DirectoryMarks;
-use samite_metrics::MetricStore;
+use samite_metrics::{MetricStore, registry};
 use samite_placement::{ClusterMap, MapHistory};
 use samite_transport::client::NodeLink;
 use samite_transport::server::ConnId;
@@ -22,7 +22,9 @@ use samite_wire::control::{BackendSpec, ControlReply, ControlRequest, GroupMembe
 use samite_wire::delta::MapDelta;
 use samite_wire::status::TargetStatus;
 
+use crate::config::NodeLogs;
 use crate::control_reply::ReplyTo;
+use crate::events::EventHistory;
 use crate::inbox::{InboxMessage, ShardInbox};
 use crate::locks::SharedLocks;
 use crate::map_diff::MapDiff;
@@ -41,6 +43,8 @@ pub(crate) const WORKER_QUEUE_LEN: usize = 64;
 pub(crate) enum NodeNotice {
     /// There is a map for the first time.
     Serving(Epoch),
+    /// All shards take up messages.
+    Alive,
     /// A shard has ended.
     ShardEnded,
     /// The node cannot go on.
@@ -54,6 +58,8 @@ pub(crate) enum WorkerJob {
     Settle { epoch: Epoch, reply: ControlReply, to: ReplyTo },
     /// Ask the leader.
     Forward { request: ControlRequest, to: ReplyTo },
+    /// Read the node's log, or change what is logged.
+    Log { request: ControlRequest, to: ReplyTo },
     /// End.
     End,
 }
@@ -112,6 +118,12 @@ pub(crate) struct NodeShared {
     more_targets: Mutex<Vec<(BackendSpec, Box<dyn Backend>)>>,
     worker: SyncSender<WorkerJob>,
     worker_waiting: AtomicUsize,
+    /// What happened since the start.
+    pub events: EventHistory,
+    /// The log of this process, if others may read it.
+    pub logs: Option<Arc<dyn NodeLogs>>,
+    /// Messages to all shards that these have taken up, since the start.
+    beats: AtomicU64,
     notices: Sender<NodeNotice>,
 }
 
@@ -138,6 +150,7 @@ pub(crate) struct NodeParts {
     pub worker: SyncSender<WorkerJob>,
     pub notices: Sender<NodeNotice>,
     pub metrics_address: Option<String>,
+    pub logs: Option<Arc<dyn NodeLogs>>,
 }
 
 impl NodeShared {
@@ -176,6 +189,9 @@ impl NodeShared {
             more_targets: Mutex::default(),
             worker: parts.worker,
             worker_waiting: AtomicUsize::new(0),
+            events: EventHistory::default(),
+            logs: parts.logs,
+            beats: AtomicU64::new(0),
             notices: parts.notices,
         }
     }
@@ -284,6 +300,7 @@ impl NodeShared {
             let reply = ControlReply::failed(ErrorKind::StaleMap, "lock: ask again");
             self.inboxes[usize::from(to.shard.get())].send(InboxMessage::Control(to, reply));
         }
+        self.events.see_map(current, &new);
         match current {
             Some(before) => {
                 let diff = MapDiff::new(before, &new);
@@ -409,6 +426,31 @@ impl NodeShared {
     /// How full the target is.
     pub(crate) fn usage(&self) -> TargetUsage {
         lock(&self.target).as_ref().map(|target| target.usage()).unwrap_or_default()
+    }
+
+    /// Notes targets that are full now, or have room again.
+    pub(crate) fn look_at_usage(&self) {
+        let place = (self.node, self.epoch());
+        let refused = self.metrics.counter(registry::SPACE_REFUSALS);
+        self.events.see_refusals(place, refused, SystemClock.monotonic());
+        self.events.see_usage(place, &BackendSpec::default(), &self.usage());
+        let more = lock(&self.more_targets);
+        let usages: Vec<_> =
+            more.iter().map(|(backend, target)| (backend.clone(), target.usage())).collect();
+        drop(more);
+        for (backend, usage) in usages {
+            self.events.see_usage(place, &backend, &usage);
+        }
+    }
+
+    /// A shard has taken up an [`InboxMessage::Beat`].
+    pub(crate) fn beat(&self) {
+        self.beats.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Such messages that were taken up, by all shards.
+    pub(crate) fn beats(&self) -> u64 {
+        self.beats.load(Ordering::Relaxed)
     }
 
     /// Lets go of the targets.

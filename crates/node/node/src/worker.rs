@@ -3,8 +3,9 @@
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use samite_types::{Deadline, Epoch, ErrorKind, Result};
+use samite_types::{Deadline, Epoch, Error, ErrorKind, Result};
 use samite_wire::control::{ControlReply, ControlRequest};
+use samite_wire::events::LOG_FILTER_LEN_MAX;
 
 use crate::control_reply::{refusal, refused};
 use crate::inbox::InboxMessage;
@@ -36,8 +37,30 @@ pub(crate) fn run(shared: &NodeShared, targets: &NodeTargets, jobs: &Receiver<Wo
                     check_target(targets, &request).and_then(|()| forward(shared, &request));
                 (to, reply.unwrap_or_else(|error| refused(&error)))
             }
+            WorkerJob::Log { request, to } => {
+                shared.job_taken();
+                let reply = log_asked(shared, request);
+                (to, reply.unwrap_or_else(|error| refused(&error)))
+            }
         };
         shared.inboxes[usize::from(to.shard.get())].send(InboxMessage::Control(to, reply));
+    }
+}
+
+/// Reads the log, or changes what is logged.
+fn log_asked(shared: &NodeShared, request: ControlRequest) -> Result<ControlReply> {
+    let none = || Error::new(ErrorKind::Unsupported, format!("{} keeps no log", shared.node));
+    let logs = shared.logs.as_ref().ok_or_else(none)?;
+    match request {
+        ControlRequest::SetLogFilter { filter } if filter.len() > LOG_FILTER_LEN_MAX => {
+            let words = format!("a log filter has at most {LOG_FILTER_LEN_MAX} bytes");
+            Err(Error::new(ErrorKind::Invalid, words))
+        }
+        ControlRequest::SetLogFilter { filter } => {
+            logs.set_filter(&filter).map(|()| ControlReply::Ok)
+        }
+        ControlRequest::ReadLog { from } => logs.read(from).map(ControlReply::Log),
+        _ => Err(ErrorKind::Internal.into()),
     }
 }
 

@@ -173,6 +173,8 @@ impl LocalCluster {
             timing: self.options.timing,
             scrub_interval: self.options.scrub_interval,
             flash,
+            logs: None,
+            tells_alive: false,
             metrics: None,
         };
         let stop = StopHandle::new();

@@ -8,12 +8,13 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use samite_fuse::{MountOptions, StoreMount, THREADS_DEFAULT, THREADS_MAX, find_mount};
+use samite_launch::process_log::LogDestination;
 use samite_launch::{mounts, process};
-use tracing_subscriber::EnvFilter;
 
 use crate::cluster::{ClusterTarget, FILES_DATASET};
 use crate::failure::{CommandFailure, ExitCode, IoContext};
-use crate::{signals, turns};
+use crate::log::LogControl;
+use crate::{service_manager, signals, turns};
 
 /// The line that the daemon prints when it serves.
 const READY: u8 = b'+';
@@ -114,7 +115,8 @@ fn serve(args: &MountArgs, target: &ClusterTarget) -> Result<(), CommandFailure>
     // Signals first: threads that are started later must not take them.
     let unmounter: Arc<Mutex<Option<_>>> = Arc::default();
     let stopping: Arc<Mutex<Option<samite_fuse::Unmounter>>> = unmounter.clone();
-    signals::on_stop(move || {
+    let log = log_to(args, target)?;
+    let stop = move || {
         let unmounter = stopping.lock().unwrap_or_else(PoisonError::into_inner).take();
         match unmounter {
             Some(mut unmounter) => {
@@ -124,9 +126,9 @@ fn serve(args: &MountArgs, target: &ClusterTarget) -> Result<(), CommandFailure>
             }
             None => std::process::exit(ExitCode::Failed as i32),
         }
-    })?;
+    };
+    signals::on_stop_or_reload(stop, move || log.reopen())?;
     let path = args.path.canonicalize().doing(format_args!("mount {}", args.path.display()))?;
-    log_to(args, target)?;
     // For all threads of the mount: a worker that is woken must not wait for its core while a
     // program computes there.
     turns::ask_for_short();
@@ -145,22 +147,18 @@ fn serve(args: &MountArgs, target: &ClusterTarget) -> Result<(), CommandFailure>
     if args.daemon {
         say_ready(target)?;
     }
+    service_manager::ready("mounted");
     Ok(mount.serve()?)
 }
 
 /// Errors go to stderr; a daemon's is its log in the end.
-fn log_to(args: &MountArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
-    let filter = EnvFilter::try_from_env("SAMITE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
-    if args.daemon {
-        let path = mounts::log_path(&target.dir, std::process::id());
-        let file = File::options().append(true).create(true).open(&path);
-        let file = file.doing(format_args!("create {}", path.display()))?;
-        log.with_writer(Mutex::new(file)).init();
+fn log_to(args: &MountArgs, target: &ClusterTarget) -> Result<LogControl, CommandFailure> {
+    let destination = if args.daemon {
+        LogDestination::File(mounts::log_path(&target.dir, std::process::id()))
     } else {
-        log.with_writer(std::io::stderr).init();
-    }
-    Ok(())
+        LogDestination::Stderr
+    };
+    LogControl::begin(destination, "warn")
 }
 
 /// Tells the waiting command, and releases its terminal.

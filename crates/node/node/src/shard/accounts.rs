@@ -12,6 +12,7 @@ use crate::deferred_replies::DeferredReply;
 use crate::delegation_waiters::WaitingWork;
 use crate::durable::ShardLog;
 use crate::partitions::DatasetIndex;
+use crate::reply::ReplyBuilder;
 use crate::request_account::{RequestAccount, RequestAccounts};
 
 /// Tasks and answers of other shards, which do not say since when, are passed over, up to so many.
@@ -50,8 +51,11 @@ impl ShardService {
     }
 
     /// The reply to a request is made.
-    pub(super) fn account_read(&self, account: &RequestAccount, read: usize) {
-        RequestAccounts::read(self.metrics(), account, read);
+    pub(super) fn account_reply(&self, account: &RequestAccount, reply: &ReplyBuilder) {
+        RequestAccounts::read(self.metrics(), account, reply.read_len());
+        if reply.without_space() > 0 {
+            self.metrics().add(registry::SPACE_REFUSALS, reply.without_space() as u64);
+        }
     }
 
     /// The reply to a request leaves.

@@ -8,6 +8,7 @@ use samite_placement::ClusterMap;
 use samite_transport::server::{ConnId, ConnectionPeer, ReplySink};
 use samite_types::{Clock as _, Epoch, Error, ErrorKind, NodeId, RequestId, Result, SystemClock};
 use samite_wire::control::{self, ControlReply, ControlRequest};
+use samite_wire::events::NodeEvents;
 use samite_wire::frame::FrameKind;
 use samite_wire::membership::VOTE_MESSAGES_MAX;
 
@@ -42,6 +43,19 @@ impl ShardService {
             }
             ControlRequest::Status => Ok(Some(ControlReply::Status(self.shared.status()))),
             ControlRequest::Metrics => Ok(Some(ControlReply::Metrics(self.shared.node_metrics()))),
+            ControlRequest::Events { after } => {
+                let (incarnation, events) =
+                    (self.shared.incarnation, self.shared.events.since(after));
+                Ok(Some(ControlReply::Events(NodeEvents { incarnation, events })))
+            }
+            ControlRequest::ReadLog { .. } | ControlRequest::SetLogFilter { .. }
+                if !is_trusted(peer) =>
+            {
+                Err(denied(peer, format_args!("have the log of {}", self.shared.node)))
+            }
+            request @ (ControlRequest::ReadLog { .. } | ControlRequest::SetLogFilter { .. }) => {
+                self.shared.work(WorkerJob::Log { request, to }).map(|()| None)
+            }
             ControlRequest::Scrub { .. } if !is_trusted(peer) => {
                 Err(denied(peer, format_args!("have {} scrubbed", self.shared.node)))
             }

@@ -201,7 +201,7 @@ impl ShardService {
         for (outcome, mutation) in joined.outcomes() {
             builder.outcome(outcome, mutation);
         }
-        self.account_read(&account, builder.read_len());
+        self.account_reply(&account, &builder);
         let buffers = builder.finish(name_space_generation, &grants);
         self.send(conn, request, buffers, out);
     }
@@ -228,6 +228,7 @@ impl ShardService {
                 Some(InboxMessage::Frame(passed)) => PeerChannel::send_passed(&passed, out),
                 Some(InboxMessage::Committed(id, position)) => self.committed(id, position),
                 Some(InboxMessage::ReadAhead(number)) => self.read_was_done(number, out),
+                Some(InboxMessage::Beat) => self.shared.beat(),
             }
         }
         // There may be more: come back after the other connections were served.

@@ -212,7 +212,7 @@ impl ShardService {
         let grants = self.grants.regrant(conn, &blocks);
         self.unlock_exclusive(Some(peer.client));
         self.note_metrics();
-        self.account_read(&account, builder.read_len());
+        self.account_reply(&account, &builder);
         let buffers = builder.finish(name_space_generation, &grants);
         if seen.is_empty() {
             self.send(conn, id, buffers, out);

@@ -1,8 +1,7 @@
 //! One node, in the foreground.
 
-use std::fs::File;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit};
@@ -10,6 +9,7 @@ use samite_client::runtime::{ClusterDir, EtcdTlsFiles};
 use samite_launch::directories;
 use samite_launch::memory::{self, MemoryRoom};
 use samite_launch::node_life::{self, NodeLife};
+use samite_launch::process_log::LogDestination;
 use samite_node::etcd::EtcdTls;
 use samite_node::{
     ClusterTiming, CoordinatorConfig, FlashConfig, InstanceConfig, MetricsAddress, NodeConfig,
@@ -17,12 +17,12 @@ use samite_node::{
 };
 use samite_types::NodeId;
 use samite_types::fault::{FaultTable, parse_time};
-use tracing_subscriber::EnvFilter;
 
 use crate::cluster::ClusterTarget;
 use crate::failure::{CommandFailure, IoContext};
+use crate::log::LogControl;
 use crate::size::parse_size;
-use crate::{signals, tls, turns};
+use crate::{service_manager, signals, tls, turns};
 
 /// The arguments of a node that serves.
 #[derive(clap::Args)]
@@ -87,6 +87,9 @@ pub struct ServeArgs {
     /// Serve metrics to Prometheus, by HTTP, at this loopback address or unix socket: `127.0.0.1:PORT`, `[::1]:PORT` (port 0 takes a free one) or `unix:PATH`
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<MetricsAddress>,
+    /// Log to this file, or to `stderr` [default: stderr under systemd and in a container, otherwise a file in the directory]
+    #[arg(long, value_name = "FILE")]
+    log: Option<String>,
 }
 
 /// Serves.
@@ -95,13 +98,19 @@ pub fn run(args: &ServeArgs, target: &ClusterTarget) -> Result<(), CommandFailur
     let node = NodeId(args.node);
     let stop = StopHandle::new();
     let stopping = stop.clone();
-    signals::on_stop(move || stopping.stop())?;
+    let destination = LogDestination::choose(args.log.as_deref(), dir.log_path(node));
+    let log = LogControl::begin(destination, "info")?;
+    let reopened = log.clone();
+    let ends = move || {
+        service_manager::stopping();
+        stopping.stop();
+    };
+    signals::on_stop_or_reload(ends, move || reopened.reopen())?;
     // The kernel cuts it to 15 bytes; without it `ps` shows all nodes alike.
     let title = std::ffi::CString::new(node_life::name(&dir, node)).unwrap_or_default();
     rustix::thread::set_name(&title).doing("name the process")?;
-    log_to(&dir, node)?;
     let life = NodeLife::begin(&dir, node);
-    let served = serve(args, &dir, node, &stop);
+    let served = serve(args, &dir, (node, log), &stop);
     let how = match &served {
         Ok(()) => "stopped".to_owned(),
         Err(failure) => format!("failed: {failure}"),
@@ -113,7 +122,7 @@ pub fn run(args: &ServeArgs, target: &ClusterTarget) -> Result<(), CommandFailur
 fn serve(
     args: &ServeArgs,
     dir: &ClusterDir,
-    node: NodeId,
+    (node, log): (NodeId, LogControl),
     stop: &StopHandle,
 ) -> Result<(), CommandFailure> {
     // For all threads of the node.
@@ -137,12 +146,18 @@ fn serve(
             .filter(|interval| !interval.is_zero()),
         flash: flash(args)?,
         metrics: args.metrics.clone(),
+        logs: Some(Arc::new(log)),
+        tells_alive: service_manager::wants_signs_of_life(),
     };
     let mut on_event = |event: NodeEvent| match event {
         NodeEvent::Listening { addresses } => {
             tracing::info!(%node, addresses = addresses.join(" "), "listening");
         }
-        NodeEvent::Serving { epoch } => tracing::info!(%node, %epoch, "serving"),
+        NodeEvent::Serving { epoch } => {
+            tracing::info!(%node, %epoch, "serving");
+            service_manager::ready(&format!("serving since epoch {epoch}"));
+        }
+        NodeEvent::Alive => service_manager::alive(),
     };
     samite_node::run(config, &mut on_event, stop).map_err(|error| {
         tracing::error!(%node, %error, "node failed");
@@ -257,20 +272,4 @@ fn cluster_dir(args: &ServeArgs, target: &ClusterTarget) -> Result<ClusterDir, C
     let dir = dir.map_err(|error| CommandFailure::usage(format!("--dir: {error}")))?;
     dir.check()?;
     Ok(dir)
-}
-
-fn log_to(dir: &ClusterDir, node: NodeId) -> Result<(), CommandFailure> {
-    let path = dir.log_path(node);
-    let file = File::options()
-        .append(true)
-        .create(true)
-        .open(&path)
-        .doing(format_args!("open {}", path.display()))?;
-    let filter = EnvFilter::try_from_env("SAMITE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_writer(Mutex::new(file))
-        .with_ansi(false)
-        .with_env_filter(filter)
-        .init();
-    Ok(())
 }

@@ -1,0 +1,143 @@
+//! Events of all nodes, each once.
+//!
+//! Most events follow from the cluster map, and every node has noticed them: one node is believed,
+//! the one whose history reaches back furthest. What only a node itself can know comes from each.
+
+use std::collections::HashMap;
+
+use samite_client::Client;
+use samite_types::{Epoch, NodeId, Result};
+use samite_wire::events::{NodeEvents, StoreEvent};
+
+/// What was told so far.
+#[derive(Debug, Default)]
+pub struct EventFollower {
+    /// Of each node, the process that told, and the number of its last event.
+    told: HashMap<NodeId, (u64, u64)>,
+    /// The node that is believed.
+    source: Option<NodeId>,
+    /// Epoch of the last event of the map that was told.
+    epoch: Epoch,
+}
+
+impl EventFollower {
+    /// The events since the last look, the oldest first.
+    ///
+    /// # Errors
+    /// No node answers.
+    pub fn look(&mut self, client: &Client) -> Result<Vec<StoreEvent>> {
+        let map = client.refresh_map()?;
+        let mut answers = Vec::new();
+        let mut failed = None;
+        for node in map.nodes().iter().map(|info| info.node) {
+            match self.ask(client, node) {
+                Ok(answer) => answers.push((node, answer)),
+                Err(error) => failed = Some(error),
+            }
+        }
+        match failed {
+            Some(error) if answers.is_empty() => Err(error),
+            _ => Ok(self.take(answers)),
+        }
+    }
+
+    /// All events of a node that were not told.
+    fn ask(&self, client: &Client, node: NodeId) -> Result<NodeEvents> {
+        let (told_by, mut after) = self.told.get(&node).copied().unwrap_or_default();
+        let mut all = client.node_events(node, after)?;
+        if all.incarnation != told_by && after > 0 {
+            all = client.node_events(node, 0)?;
+        }
+        loop {
+            let last = all.events.last().map_or(after, |event| event.number);
+            if last == after {
+                return Ok(all);
+            }
+            after = last;
+            let more = client.node_events(node, after)?;
+            if more.incarnation != all.incarnation {
+                return Ok(all);
+            }
+            all.events.extend(more.events);
+        }
+    }
+
+    /// Takes the answers of nodes: returns what is new in them.
+    fn take(&mut self, answers: Vec<(NodeId, NodeEvents)>) -> Vec<StoreEvent> {
+        let is_there = |source: &NodeId| {
+            let known = self.told.get(source).map(|(told_by, _)| *told_by);
+            let mut answers = answers.iter().filter(|(node, _)| node == source);
+            answers.any(|(_, answer)| known.is_none_or(|known| known == answer.incarnation))
+        };
+        if !self.source.as_ref().is_some_and(is_there) {
+            // Processes that began earlier have lower incarnations.
+            let oldest = answers.iter().min_by_key(|(_, answer)| answer.incarnation);
+            self.source = oldest.map(|(node, _)| *node);
+        }
+        let (source, known) = (self.source, self.epoch);
+        let mut events = Vec::new();
+        for (node, answer) in answers {
+            if let Some(last) = answer.events.last() {
+                self.told.insert(node, (answer.incarnation, last.number));
+            }
+            let is_new = |event: &StoreEvent| match event.kind.is_of_one_node() {
+                true => true,
+                false => Some(node) == source && event.epoch > known,
+            };
+            events.extend(answer.events.into_iter().filter(is_new));
+        }
+        let of_map = events.iter().filter(|event| !event.kind.is_of_one_node());
+        self.epoch = of_map.map(|event| event.epoch).max().unwrap_or(known).max(known);
+        events.sort_by_key(|event| event.at_us);
+        events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use samite_wire::events::EventKind::{self, NodeJoined, NodeOffline, TargetFull};
+
+    use super::*;
+
+    fn event(number: u64, epoch: u64, kind: EventKind) -> StoreEvent {
+        let (at_us, epoch) = (1000 * epoch + number, Epoch(epoch));
+        StoreEvent { number, at_us, epoch, kind, node: None, words: String::new() }
+    }
+
+    fn answer(node: u32, incarnation: u64, events: &[StoreEvent]) -> (NodeId, NodeEvents) {
+        (NodeId(node), NodeEvents { incarnation, events: events.to_vec() })
+    }
+
+    fn told(events: &[StoreEvent]) -> Vec<(u64, EventKind)> {
+        events.iter().map(|event| (event.epoch.get(), event.kind)).collect()
+    }
+
+    #[test]
+    fn each_is_told_once_whoever_tells() {
+        let mut follower = EventFollower::default();
+        let joined = event(1, 1, NodeJoined);
+        let first = follower.take(vec![
+            answer(0, 20, std::slice::from_ref(&joined)),
+            answer(1, 10, &[joined.clone(), event(2, 2, NodeJoined), event(3, 2, TargetFull)]),
+        ]);
+        assert_eq!(told(&first), [(1, NodeJoined), (2, NodeJoined), (2, TargetFull)]);
+        // The one that was believed has ended: another has noticed it, and knows what was told.
+        let died = event(3, 3, NodeOffline);
+        let next = follower.take(vec![answer(0, 20, &[event(2, 2, NodeJoined), died.clone()])]);
+        assert_eq!(told(&next), [(3, NodeOffline)]);
+        // It was started again, and counts anew: what the map said first to it is no news.
+        let again = [event(1, 4, NodeJoined), event(2, 4, TargetFull)];
+        let next =
+            follower.take(vec![answer(0, 20, &[event(4, 4, NodeJoined)]), answer(1, 30, &again)]);
+        assert_eq!(told(&next), [(4, NodeJoined), (4, TargetFull)]);
+        assert!(follower.take(vec![answer(0, 20, &[]), answer(1, 30, &[])]).is_empty());
+    }
+
+    #[test]
+    fn the_only_node_is_believed_also_when_it_was_started_again() {
+        let mut follower = EventFollower::default();
+        assert_eq!(follower.take(vec![answer(0, 1, &[event(1, 1, NodeJoined)])]).len(), 1);
+        let again = follower.take(vec![answer(0, 2, &[event(1, 5, NodeJoined)])]);
+        assert_eq!(told(&again), [(5, NodeJoined)]);
+    }
+}

@@ -1,0 +1,177 @@
+//! `samite logs`: what nodes log.
+
+use std::time::Duration;
+
+use samite_client::Client;
+use samite_client::runtime::ClusterFile;
+use samite_launch::process_log;
+use samite_types::{ErrorKind, NodeId, Result};
+use samite_wire::events::{LOG_PART_LEN_MAX, LogPart};
+
+use crate::cluster::ClusterTarget;
+use crate::commands::node::parse_node;
+use crate::failure::CommandFailure;
+use crate::output::{CommandOutput, complain};
+
+/// Between two looks for new lines.
+const LOOK: Duration = Duration::from_millis(300);
+
+/// Show the logs of nodes, or change what they log
+///
+/// Of all nodes unless some are named; a node on this host that has ended is shown, too. The log of
+/// a node that logs to stderr is with its service manager or container.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  samite logs
+  samite logs n1 --follow
+  samite logs --level info,samite_node=debug")]
+pub struct LogsArgs {
+    /// Nodes
+    #[arg(value_name = "NODE", value_parser = parse_node)]
+    nodes: Vec<NodeId>,
+    /// Last lines of each
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20)]
+    lines: usize,
+    /// Go on with new lines as they come
+    #[arg(short, long)]
+    follow: bool,
+    /// From now on log this, until the node is started again: error, warn, info, debug, trace, or levels of modules
+    #[arg(long, value_name = "FILTER", conflicts_with = "follow")]
+    level: Option<String>,
+    /// Print a JSON object for each line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows or changes.
+pub fn run(args: &LogsArgs, target: &ClusterTarget) -> std::result::Result<(), CommandFailure> {
+    let file = target.cluster_file()?;
+    let client = target.connect_with(&file.nodes, None, &file.setup).ok();
+    let logs = NodeLogSource { target, client };
+    let nodes = logs.nodes(&args.nodes, &file);
+    if let Some(filter) = &args.level {
+        return logs.set_level(&nodes, filter);
+    }
+    let mut shown = Vec::new();
+    let mut failed = None;
+    for node in nodes {
+        match logs.read(node, None) {
+            Ok(part) => shown.push((node, part)),
+            Err(error) => {
+                complain(&format!("{node}: {error}"));
+                failed = Some(error);
+            }
+        }
+    }
+    if let (Some(error), true) = (failed, shown.is_empty()) {
+        // It was said.
+        return Err(CommandFailure::new(CommandFailure::from(error).code, ""));
+    }
+    let names = shown.len() > 1;
+    let mut next = Vec::new();
+    let mut out = LogLines { out: CommandOutput::new(), names, json: args.json };
+    for (node, part) in &shown {
+        let lines: Vec<&[u8]> = lines(&part.bytes).collect();
+        for line in &lines[lines.len().saturating_sub(args.lines)..] {
+            out.print(*node, line)?;
+        }
+        next.push((*node, part.at + part.bytes.len() as u64));
+    }
+    out.out.finish()?;
+    while args.follow {
+        std::thread::sleep(LOOK);
+        let mut out = LogLines { out: CommandOutput::new(), names, json: args.json };
+        for (node, from) in &mut next {
+            // A node that is gone may come back.
+            let Ok(part) = logs.read(*node, Some(*from)) else { continue };
+            for line in lines(&part.bytes) {
+                out.print(*node, line)?;
+            }
+            *from = part.at + part.bytes.len() as u64;
+        }
+        out.out.finish()?;
+    }
+    Ok(())
+}
+
+fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    bytes
+        .split_inclusive(|byte| *byte == b'\n')
+        .map(|line| line.strip_suffix(b"\n").unwrap_or(line))
+}
+
+/// Prints lines of logs.
+struct LogLines {
+    out: CommandOutput,
+    /// Each with the node's name.
+    names: bool,
+    json: bool,
+}
+
+impl LogLines {
+    fn print(&mut self, node: NodeId, line: &[u8]) -> std::result::Result<(), CommandFailure> {
+        if self.json {
+            let line = String::from_utf8_lossy(line);
+            return self.out.json(&serde_json::json!({ "node": node, "line": line }));
+        }
+        if self.names {
+            self.out.bytes(format!("{node}  ").as_bytes())?;
+        }
+        self.out.name(line)?;
+        self.out.bytes(b"\n")
+    }
+}
+
+/// The ways to logs.
+struct NodeLogSource<'a> {
+    target: &'a ClusterTarget,
+    /// `None`: no node answers.
+    client: Option<Client>,
+}
+
+impl NodeLogSource<'_> {
+    /// The nodes that are asked for: all that are known, unless some are named.
+    fn nodes(&self, named: &[NodeId], file: &ClusterFile) -> Vec<NodeId> {
+        if !named.is_empty() {
+            return named.to_vec();
+        }
+        let mut nodes: Vec<NodeId> = file.nodes.iter().map(|entry| entry.node).collect();
+        if let Some(map) = self.client.as_ref().and_then(|client| client.map().ok()) {
+            nodes.extend(map.nodes().iter().map(|info| info.node));
+        }
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+
+    /// From the file of a node on this host, also when it has ended; else as the node tells.
+    fn read(&self, node: NodeId, from: Option<u64>) -> Result<LogPart> {
+        let path = self.target.dir.log_path(node);
+        match process_log::read_part(&path, from, LOG_PART_LEN_MAX) {
+            Ok(part) => Ok(part),
+            Err(error) => match &self.client {
+                Some(client) => client.node_log(node, from),
+                None => Err(samite_types::Error::new(
+                    ErrorKind::Unavailable,
+                    format!("no node answers, and {}: {error}", path.display()),
+                )),
+            },
+        }
+    }
+
+    fn set_level(&self, nodes: &[NodeId], filter: &str) -> std::result::Result<(), CommandFailure> {
+        // Without one, this says why.
+        let client = match &self.client {
+            Some(client) => client,
+            None => &self.target.connect()?,
+        };
+        for node in nodes {
+            client.set_node_log(*node, filter).map_err(|error| match error.kind() {
+                ErrorKind::Invalid => CommandFailure::usage(format!("--level: {error}")),
+                _ => CommandFailure::from(error.context(node)),
+            })?;
+        }
+        Ok(())
+    }
+}

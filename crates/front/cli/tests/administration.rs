@@ -1,0 +1,161 @@
+//! What administrators look at: events, logs, and what a service manager hears.
+#![expect(clippy::unwrap_used, reason = "a test fails by it")]
+
+mod common;
+
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::Samite;
+use serde_json::Value;
+
+/// Waits until `is_so`, for a minute at most.
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn kinds(samite: &Samite) -> Vec<String> {
+    let said = samite.ok(["events", "--json"]);
+    let kind = |line: &str| {
+        let event: Value = serde_json::from_str(line).unwrap();
+        event["kind"].as_str().unwrap().to_owned()
+    };
+    said.lines().map(kind).collect()
+}
+
+#[test]
+fn a_death_is_told_by_events_and_a_command_hears_of_each() {
+    let samite = Samite::new();
+    samite.ok(["up", "--local", "3", "--memory", "64M", "--mirror", "2"]);
+    samite.ok(["kv", "put", "key", "value"]);
+    let heard = samite.scratch().join("heard");
+    let exec = format!("cat >> {}", heard.display());
+    let mut follower = samite.command(["events", "--follow", "--new", "--exec", &exec]);
+    let mut follower = follower.stdout(Stdio::null()).spawn().unwrap();
+    samite.ok(["fault", "kill", "2"]);
+    wait_until("the failover is told", || kinds(&samite).contains(&"failover".to_owned()));
+    samite.ok(["node", "restart", "2"]);
+    wait_until("the resync is told", || kinds(&samite).contains(&"resync-done".to_owned()));
+    let kinds = kinds(&samite);
+    assert_eq!(kinds[..3], ["node-joined"; 3].map(str::to_owned), "{kinds:?}");
+    let place = |kind: &str| kinds.iter().position(|one| one == kind).unwrap();
+    assert!(place("node-offline") < place("node-online"), "{kinds:?}");
+    let text = samite.ok(["events"]);
+    assert!(text.contains("node-offline   n2 is offline\n"), "{text}");
+    wait_until("the command has heard the last", || {
+        std::fs::read_to_string(&heard).unwrap_or_default().contains("resync-done")
+    });
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+    let heard = std::fs::read_to_string(&heard).unwrap();
+    assert!(heard.contains("\"words\":\"n2 is offline\""), "{heard}");
+    let refused = samite.command(["events", "--exec", "cat > /dev/null; exit 3"]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.success() && said.contains("exit status: 3"), "{refused:?}");
+}
+
+#[test]
+fn a_store_without_room_says_so() {
+    let samite = Samite::new();
+    samite.ok(["up", "--local", "1", "--memory", "32M"]);
+    let large = samite.scratch().join("large");
+    std::fs::write(&large, vec![7; 40 << 20]).unwrap();
+    samite.fails(1, ["put", "--force", large.to_str().unwrap(), "/large"]);
+    wait_until("refusals are told", || kinds(&samite).contains(&"space-refused".to_owned()));
+}
+
+#[test]
+fn logs_are_shown_moved_and_made_louder_while_nodes_run() {
+    let samite = Samite::up(2);
+    let log = samite.runtime().join("default/n1.log");
+    let both = samite.ok(["logs", "-n", "1"]);
+    let starts: Vec<_> = both.lines().map(|line| line.split_once("  ").unwrap().0).collect();
+    assert_eq!(starts, ["n0", "n1"], "{both}");
+    let one = samite.ok(["logs", "n1", "--json", "-n", "100"]);
+    let first: Value = serde_json::from_str(one.lines().next().unwrap()).unwrap();
+    assert_eq!(first["node"], 1);
+    assert!(one.contains("serving"), "{one}");
+    // As a rotation does it.
+    let moved = samite.scratch().join("moved.log");
+    std::fs::rename(&log, &moved).unwrap();
+    let pid = samite.pids("default")[1].to_string();
+    assert!(Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
+    wait_until("the log goes on in a new file", || {
+        std::fs::read_to_string(&log).unwrap_or_default().contains("the log goes on here")
+    });
+    samite.ok(["kv", "put", "key", "value"]);
+    samite.ok(["logs", "n1", "--level", "samite_node=trace,info"]);
+    let said = samite.ok(["logs", "n1"]);
+    assert!(said.contains("filter=\"samite_node=trace,info\""), "{said}");
+    let refused = samite.fails(2, ["logs", "--level", "a=b=c"]);
+    assert!(refused.contains("a=b=c"), "{refused}");
+    // A node that has ended cannot tell, but its file is here.
+    samite.ok(["fault", "kill", "1"]);
+    assert!(samite.ok(["logs", "n1"]).contains("trace"));
+    samite.ok(["down"]);
+    samite.assert_nothing_left();
+}
+
+/// A node that is started by hand, with a service manager that listens at `socket`.
+fn node(samite: &Samite, socket: &Path, watchdog_us: &str) -> Child {
+    let dir = samite.runtime().join("alone");
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).unwrap();
+    let key = dir.join("key");
+    std::fs::write(&key, [7; 32]).unwrap();
+    let own = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&key, own).unwrap();
+    let mut command = samite.beside("sh");
+    // The sign of life is wanted of the process itself.
+    command.args(["-c", "WATCHDOG_PID=$$ exec \"$0\" node --dir \"$@\""]);
+    command.arg(env!("CARGO_BIN_EXE_samite")).arg(&dir).args(["--node", "0", "--nodes", "1"]);
+    command.args(["--memory", "64M", "--log", "stderr"]);
+    command.env("NOTIFY_SOCKET", socket).env("WATCHDOG_USEC", watchdog_us);
+    command.stderr(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn a_service_manager_hears_that_a_node_serves_lives_and_stops() {
+    let samite = Samite::new();
+    std::fs::create_dir_all(samite.scratch()).unwrap();
+    let path = samite.scratch().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let hear = || {
+        let mut said = [0; 512];
+        let len = socket.recv(&mut said).unwrap();
+        String::from_utf8_lossy(&said[..len]).into_owned()
+    };
+    let child = node(&samite, &path, "30000000");
+    let ready = hear();
+    assert!(ready.contains("READY=1\n") && ready.contains("STATUS=serving"), "{ready}");
+    assert_eq!(hear(), "WATCHDOG=1\n");
+    assert_eq!(hear(), "WATCHDOG=1\n");
+    let pid = child.id().to_string();
+    // A shard that does not take up messages is no sign of life; a stopped process gives none.
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    while hear() != "STOPPING=1\n" {}
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(log.contains("INFO samite_node::run: listening"), "{log}");
+    assert!(!samite.runtime().join("alone/n0.log").exists());
+}
+
+#[test]
+fn the_version_names_the_commit() {
+    let said = Samite::new().ok(["--version"]);
+    let version = said.trim().strip_prefix("samite ").unwrap();
+    let head = Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output();
+    let is_repository = head.is_ok_and(|output| output.status.success());
+    let words: Vec<&str> = version.split(' ').collect();
+    assert_eq!(words[0], env!("CARGO_PKG_VERSION"), "{said}");
+    // Built elsewhere, of an archive, it names none.
+    assert!(words.len() == 2 || !is_repository, "{said}");
+}
