@@ -10,6 +10,7 @@ use samite_coordinator::store::EtcdTls;
 use samite_transport::{TlsAuthorities, TlsFiles};
 use samite_types::fault::FaultTable;
 use samite_types::{Epoch, NodeId};
+use samite_wire::control::NodeInfo;
 
 use crate::metrics_address::MetricsAddress;
 
@@ -20,13 +21,14 @@ pub struct NodeConfig {
     pub node: NodeId,
     /// Name of the cluster.
     pub cluster: String,
-    /// Name of the host; that of the kernel's boot when `None`. A client on a host of another name
-    /// reaches the node by tcp only.
+    /// Name of the host; its [identity](samite_transport::host::host_identity) when `None`. A client
+    /// on a host of another name reaches the node by tcp only.
     pub host: Option<String>,
     /// Path of the unix socket, which serves `unix://` and `shm://`; made at start, removed at the end.
     pub socket: PathBuf,
-    /// `HOST:PORT` to listen on for tcp; port 0 takes a free one. None: no tcp.
-    pub tcp: Option<String>,
+    /// Each `HOST:PORT` to listen on for tcp, the best for others first; port 0 takes a free one.
+    /// None: no tcp.
+    pub listen: Vec<String>,
     /// Whether that is with TLS, and nothing else.
     pub tls: TlsConfig,
     /// Cluster key.
@@ -49,6 +51,9 @@ pub struct NodeConfig {
     pub flash: Option<FlashConfig>,
     /// Where metrics are served to scrapers; `None`: nowhere.
     pub metrics: Option<MetricsAddress>,
+    /// How the cluster was set up, for clients that ask; the node does not look into it. At most
+    /// [`SETUP_LEN_MAX`](samite_wire::limits::SETUP_LEN_MAX) bytes.
+    pub setup: Vec<u8>,
 }
 
 /// TLS on tcp. The same at all nodes.
@@ -175,4 +180,12 @@ pub enum NodeEvent {
         /// Epoch of the map.
         epoch: Epoch,
     },
+    /// These are the nodes of the cluster: comes with the first map, and with each that names other
+    /// ones, or others of their addresses.
+    Nodes {
+        /// By the cluster map.
+        nodes: Vec<NodeInfo>,
+    },
+    /// Somebody who may has asked it to stop, which it does when this event has been dealt with.
+    ShutdownAsked,
 }

@@ -17,7 +17,7 @@ use crate::control_reply::{ReplyTo, refused};
 use crate::map_watchers::MapWatch;
 use crate::membership::AnswerRoute;
 use crate::mutex::lock;
-use crate::shared::WorkerJob;
+use crate::shared::{NodeNotice, WorkerJob};
 use crate::targets::is_remembered;
 
 impl ShardService {
@@ -42,6 +42,7 @@ impl ShardService {
             }
             ControlRequest::Status => Ok(Some(ControlReply::Status(self.shared.status()))),
             ControlRequest::Metrics => Ok(Some(ControlReply::Metrics(self.shared.node_metrics()))),
+            ControlRequest::Setup => Ok(Some(ControlReply::Setup(self.shared.setup.clone()))),
             ControlRequest::Scrub { .. } if !is_trusted(peer) => {
                 Err(denied(peer, format_args!("have {} scrubbed", self.shared.node)))
             }
@@ -52,7 +53,7 @@ impl ShardService {
             }
             ControlRequest::Shutdown => {
                 tracing::info!("asked to shut down");
-                self.shared.stop.stop();
+                self.shared.notice(NodeNotice::ShutdownAsked);
                 Ok(Some(ControlReply::Ok))
             }
             ControlRequest::Watch { node, known } => self.watch(to, node, known, out),
