@@ -178,6 +178,8 @@ pub enum ControlRequest {
         /// A level, or levels of modules: `debug`, `info,samite_node=trace`.
         filter: String,
     },
+    /// How the cluster was set up, as the node was told at its start. Reply: [`ControlReply::Setup`].
+    Setup,
 }
 
 /// Answers a [`ControlRequest`].
@@ -248,6 +250,9 @@ pub enum ControlReply {
     Events(NodeEvents),
     /// A part of the log.
     Log(LogPart),
+    /// The cluster's setup, which nodes do not look into; at most
+    /// [`SETUP_LEN_MAX`](crate::limits::SETUP_LEN_MAX) bytes, none when the node was told nothing.
+    Setup(Vec<u8>),
 }
 
 impl ControlReply {
@@ -307,7 +312,7 @@ pub struct RevokedRecord {
 pub struct NodeInfo {
     /// Id.
     pub node: NodeId,
-    /// Name of the host it runs on (its boot id), so that a client knows when `unix://` and `shm://` reach it.
+    /// Name of the host it runs on (its boot id and its name), so that a client knows when `unix://` and `shm://` reach it.
     pub host: String,
     /// Addresses as URLs, best first: `shm://PATH`, `unix://PATH`, `tcp://HOST:PORT`.
     pub addresses: Vec<String>,

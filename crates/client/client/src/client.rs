@@ -14,12 +14,13 @@ use samite_wire::control::{
 };
 use samite_wire::events::{LogPart, NodeEvents};
 use samite_wire::frame::FrameKind;
+use samite_wire::limits::SETUP_LEN_MAX;
 use samite_wire::membership::AdminRequest;
 use samite_wire::status::{NodeMetrics, NodeStatus};
 
 use crate::config::transport_from_env;
 use crate::peer::{ClientCredentials, NodePeer, prefer};
-use crate::runtime::{ClusterDir, RuntimeDir};
+use crate::runtime::{ClusterDir, NodeEntry, RuntimeDir};
 use crate::session::ClientSession;
 use crate::stats::{Counters, Stats, count};
 use crate::{ClientOptions, ClusterConfig, Dataset};
@@ -100,12 +101,7 @@ impl Client {
     /// As [`Self::from_runtime`].
     pub fn from_cluster_dir(dir: &ClusterDir, options: ClientOptions) -> Result<Self> {
         let file = dir.read_cluster_file()?;
-        let mut addresses = Vec::new();
-        for node in &file.nodes {
-            addresses.push(Address::Shm(node.socket.clone()).to_string());
-            addresses.push(Address::Unix(node.socket.clone()).to_string());
-            addresses.extend(node.network_address());
-        }
+        let addresses = file.nodes.iter().flat_map(NodeEntry::addresses).collect();
         let (key, authorities) = (dir.read_key()?, dir.read_authorities()?);
         let config = ClusterConfig { cluster: file.cluster, addresses, key, authorities };
         let (redundancy, reads) = (file.setup.redundancy, file.setup.reads);
@@ -380,6 +376,17 @@ impl Client {
         match self.ask_node(node, &ControlRequest::Shutdown, self.deadline())? {
             (_, ControlReply::Ok) => Ok(()),
             (link, _) => Err(unexpected(&link, "a shutdown")),
+        }
+    }
+
+    /// How the cluster was set up, as the node was told at its start; empty: it was told nothing.
+    ///
+    /// # Errors
+    /// As [`Self::node_status`].
+    pub fn setup_at(&self, node: NodeId) -> Result<Vec<u8>> {
+        match self.ask_node(node, &ControlRequest::Setup, self.deadline())? {
+            (_, ControlReply::Setup(setup)) if setup.len() <= SETUP_LEN_MAX => Ok(setup),
+            (link, _) => Err(unexpected(&link, "how the cluster was set up")),
         }
     }
 

@@ -40,13 +40,13 @@ pub(crate) struct NodePeer {
 impl NodePeer {
     /// The node behind `info`, seen from `host`; `only` restricts it to one transport.
     pub(crate) fn new(info: &NodeInfo, host: &str, only: Option<TransportKind>) -> Self {
-        let near = info.host == host;
-        let mut addresses: Vec<Address> = info
-            .addresses
-            .iter()
-            .filter_map(|url| url.parse().ok())
-            .filter(|address: &Address| near || address.transport().is_tcp())
-            .collect();
+        let mut addresses: Vec<Address> =
+            info.addresses.iter().filter_map(|url| url.parse().ok()).collect();
+        // A node without tcp is reached from its host alone, by whichever name.
+        let has_tcp = addresses.iter().any(|address| address.transport().is_tcp());
+        if info.host != host && has_tcp {
+            addresses.retain(|address| address.transport().is_tcp());
+        }
         prefer(&mut addresses, only);
         Self {
             node: info.node,

@@ -14,6 +14,7 @@
 //! known to be a real directory, owned by the user, closed to everyone else. The preload library
 //! reads these files inside other people's programs: all I/O is raw system calls, never libc.
 
+mod nodes;
 mod setup;
 
 use std::ffi::OsString;
@@ -26,6 +27,7 @@ use samite_transport::TlsAuthorities;
 use samite_types::{Error, ErrorKind, NodeId, Result};
 use serde::{Deserialize, Serialize};
 
+pub use nodes::{LocalProcess, NodeEntry};
 pub use setup::{ClusterSetup, EtcdEntry, EtcdTlsFiles, VoterEntry};
 
 /// Names the cluster that commands and programs use; [`DEFAULT_CLUSTER`] when unset.
@@ -265,14 +267,7 @@ impl ClusterDir {
     /// it; otherwise as [`ClusterDir::check`], or the error of the system.
     pub fn read_key(&self) -> Result<[u8; KEY_LEN]> {
         self.check()?;
-        let path = self.key_path();
-        check_private(&path)?;
-        read_file(&path, KEY_LEN)?.try_into().map_err(|_| {
-            Error::new(
-                ErrorKind::Corrupt,
-                format!("cluster key {}: not {KEY_LEN} bytes long", path.display()),
-            )
-        })
+        read_key(&self.key_path())
     }
 
     /// Writes the authority that signs the TLS certificates of the cluster's nodes.
@@ -342,6 +337,19 @@ impl ClusterDir {
     }
 }
 
+/// Reads a cluster key from a file.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] when it is not 32 bytes; [`ErrorKind::Denied`] when others may read it;
+/// otherwise the error of the system.
+pub fn read_key(path: &Path) -> Result<[u8; KEY_LEN]> {
+    check_private(path)?;
+    read_file(path, KEY_LEN)?.try_into().map_err(|_| {
+        let words = format!("cluster key {}: not {KEY_LEN} bytes long", path.display());
+        Error::new(ErrorKind::Corrupt, words)
+    })
+}
+
 /// Describes a local cluster to its clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterFile {
@@ -354,39 +362,9 @@ pub struct ClusterFile {
     /// How it was started.
     #[serde(default)]
     pub setup: ClusterSetup,
-}
-
-/// One node of a [`ClusterFile`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeEntry {
-    /// Id.
-    pub node: NodeId,
-    /// Process id.
-    pub pid: u32,
-    /// The process's start time in clock ticks since boot (`/proc/PID/stat`, field 22): with the pid it names one
-    /// process for good, so that a reused pid is never mistaken for the node.
-    pub start_ticks: u64,
-    /// Path of the unix socket, which serves `shm://` and `unix://`.
-    pub socket: PathBuf,
-    /// `HOST:PORT` when the node listens on tcp, `tls://HOST:PORT` when with TLS.
-    pub tcp: Option<String>,
-}
-
-impl NodeEntry {
-    /// The value of [`NodeEntry::tcp`] for a node with these addresses.
-    #[must_use]
-    pub fn tcp_of(addresses: &[String]) -> Option<String> {
-        let plain = addresses.iter().find_map(|address| address.strip_prefix("tcp://"));
-        let tls = || addresses.iter().find(|address| address.starts_with("tls://"));
-        plain.map(str::to_owned).or_else(|| tls().cloned())
-    }
-
-    /// Where other hosts reach it, as a URL.
-    #[must_use]
-    pub fn network_address(&self) -> Option<String> {
-        let tcp = self.tcp.as_ref()?;
-        Some(if tcp.contains("://") { tcp.clone() } else { format!("tcp://{tcp}") })
-    }
+    /// No node of it runs here: `samite attach` has made this description.
+    #[serde(default)]
+    pub is_attached: bool,
 }
 
 /// Opens `path` if it is a real directory, owned by this user and closed to others.
@@ -516,15 +494,17 @@ mod tests {
         assert_eq!(mode & 0o7777, 0o600);
         let file = ClusterFile {
             cluster: "one".into(),
-            nodes: vec![NodeEntry {
-                node: NodeId(0),
-                pid: 1,
-                start_ticks: 2,
-                socket: cluster.socket_path(NodeId(0)).unwrap(),
-                tcp: None,
-            }],
+            nodes: vec![NodeEntry::local(
+                NodeId(0),
+                LocalProcess {
+                    pid: 1,
+                    start_ticks: 2,
+                    socket: cluster.socket_path(NodeId(0)).unwrap(),
+                },
+            )],
             created_s: 3,
             setup: ClusterSetup::default(),
+            is_attached: false,
         };
         cluster.write_cluster_file(&file).unwrap();
         assert_eq!(cluster.read_cluster_file().unwrap(), file);

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
 use samite_placement::ClusterMap;
 use samite_transport::TransportKind;
 use samite_transport::client::NodeLink;
+use samite_transport::host::host_identity;
 use samite_types::{
     ClientId, Clock, Entropy, Error, ErrorKind, NodeId, PartitionId, Redundancy, Result,
     SystemClock, SystemEntropy,
@@ -122,7 +122,8 @@ impl ClientSession {
             timer: WakeTimer::default(),
             thread_pool: ThreadPool::default(),
             has_left: AtomicBool::new(false),
-            host: host_name(),
+            // Without one only tcp is used.
+            host: host_identity().unwrap_or_default(),
             only,
             view: RwLock::new(None),
             refreshing: Mutex::new(()),
@@ -203,16 +204,4 @@ impl ClientSession {
             }
         }
     }
-}
-
-/// The name by which nodes of the same host know it: the kernel's boot id. Empty when there is none; then only tcp is used.
-fn host_name() -> String {
-    let read = || -> rustix::io::Result<String> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let file = rustix::fs::open("/proc/sys/kernel/random/boot_id", flags, Mode::empty())?;
-        let mut raw = [0; 64];
-        let len = rustix::io::read(&file, &mut raw)?;
-        Ok(String::from_utf8_lossy(&raw[..len]).trim().to_owned())
-    };
-    read().unwrap_or_default()
 }

@@ -247,12 +247,12 @@ struct Stage {
 impl Stage {
     fn new() -> Self {
         let scratch = tempfile::tempdir().unwrap();
-        let host = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let host = samite_transport::host::host_identity().unwrap();
         let paths = [0, 1].map(|node| scratch.path().join(format!("n{node}.sock")));
         let addresses = paths.each_ref().map(|path| format!("unix://{}", path.display()));
         let info = |node: usize| NodeInfo {
             node: NodeId(node as u32),
-            host: host.trim().into(),
+            host: host.clone(),
             addresses: vec![addresses[node].clone()],
             incarnation: 1,
             targets: vec![TargetInfo {

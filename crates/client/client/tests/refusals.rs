@@ -131,12 +131,12 @@ impl Stage {
         let path = scratch.path().join("n0.sock");
         let key = ClusterKey::new([7; 32]);
         let listener = Listener::unix(&path).unwrap();
-        let host = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let host = samite_transport::host::host_identity().unwrap();
         let address = format!("unix://{}", path.display());
         let target = TargetInfo { target: TargetId(0), capacity_bytes: 1 << 20, storage: 0 };
         let node = NodeInfo {
             node: NodeId(0),
-            host: host.trim().into(),
+            host: host.clone(),
             addresses: vec![address.clone()],
             incarnation: 1,
             targets: vec![target],

@@ -173,15 +173,18 @@ impl Coordinator {
     /// [`ErrorKind::Unavailable`]: not all nodes have joined yet.
     pub fn ready_map(&self) -> Result<&Arc<ClusterMap>> {
         self.map.as_ref().ok_or_else(|| {
-            Error::new(
-                ErrorKind::Unavailable,
-                format!(
-                    "cluster {}: {} of {} nodes have joined",
-                    self.cluster,
-                    self.joined.len(),
-                    self.expected
-                ),
-            )
+            let (cluster, joined) = (&self.cluster, self.joined.len());
+            let mut words =
+                format!("cluster {cluster}: {joined} of {} nodes have joined", self.expected);
+            let founders = u32::try_from(self.expected).unwrap_or(u32::MAX);
+            let absent = (0..founders).map(NodeId).filter(|node| !self.joined.contains_key(node));
+            let absent: Vec<String> =
+                absent.take(ABSENT_NAMED_MAX).map(|node| node.to_string()).collect();
+            // Where founders have other numbers than the first, they cannot be named.
+            if self.joined.keys().all(|node| node.get() < founders) {
+                words.push_str(&format!(", not {}", absent.join(", ")));
+            }
+            Error::new(ErrorKind::Unavailable, words)
         })
     }
 
@@ -429,6 +432,9 @@ fn restart(data: &mut ClusterMapData, (info, before): (&NodeInfo, u64)) -> Resul
     }
     Ok(())
 }
+
+/// Most nodes that have not joined and are named in a message.
+const ABSENT_NAMED_MAX: usize = 8;
 
 /// Former processes of a node that are remembered.
 const FORMER_MAX: usize = 8;

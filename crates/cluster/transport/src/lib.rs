@@ -13,6 +13,7 @@ mod address;
 mod doorbell;
 mod fault;
 mod handshake;
+pub mod host;
 mod key;
 mod socket;
 mod tls;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use samite_client::runtime::{
-    ClusterDir, ClusterFile, ClusterSetup, DEFAULT_CLUSTER, ENV_CLUSTER, NodeEntry, RuntimeDir,
+    ClusterDir, ClusterFile, ClusterSetup, DEFAULT_CLUSTER, ENV_CLUSTER, LocalProcess, NodeEntry,
+    RuntimeDir,
 };
 use samite_client::{Client, ClusterConfig};
 use samite_fs::{CallerContext, FileSystem};
@@ -92,6 +93,15 @@ impl ClusterTarget {
         let fs = FileSystem::open(&client, FILES_DATASET)?;
         Ok(ClusterFiles { fs, context: context() })
     }
+}
+
+/// The process of a node, which must run on this host.
+pub fn local_process(entry: &NodeEntry) -> Result<&LocalProcess, CommandFailure> {
+    entry.process.as_ref().ok_or_else(|| {
+        let host = entry.host.as_deref().unwrap_or("another host");
+        let words = format!("{} runs on {host}: use the command there", entry.node);
+        CommandFailure::new(ExitCode::Unreachable, words)
+    })
 }
 
 /// The file system of a cluster, and who asks.

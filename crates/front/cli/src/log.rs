@@ -23,12 +23,14 @@ pub struct LogControl {
 }
 
 impl LogControl {
-    /// Begins to log, once in a process: what the environment names, or `usual`.
+    /// Begins to log, once in a process: what the environment names, or `usual`. `tells`: on stderr,
+    /// too.
     pub fn begin(
         destination: LogDestination,
         usual: &str,
+        tells: bool,
     ) -> std::result::Result<Self, CommandFailure> {
-        let log = Arc::new(ProcessLog::open(destination, LOG_LEN_MAX)?);
+        let log = Arc::new(ProcessLog::open(destination, LOG_LEN_MAX, tells)?);
         let filter = EnvFilter::try_from_env(ENV_LOG).unwrap_or_else(|_| EnvFilter::new(usual));
         let (filter, handle) = reload::Layer::new(filter);
         let lines = tracing_subscriber::fmt::layer().with_writer(Arc::clone(&log)).with_ansi(false);

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
 use rustix::io::Errno;
 use rustix::process::Signal;
-use samite_client::runtime::{ClusterDir, ENV_RUNTIME_DIR};
+use samite_client::runtime::{ClusterDir, ENV_RUNTIME_DIR, RuntimeDir};
 use samite_types::{NodeId, Result};
 
 use crate::io_context::{SystemContext as _, failed};
-use crate::mounts;
 use crate::process::{self, NodeProcess};
+use crate::{mounts, node_life};
 
 pub use claim::claim;
 pub use starting::{CoordinatorChoice, LocalPlan, StartingCluster};
@@ -80,10 +80,11 @@ pub fn living_nodes(dir: &ClusterDir) -> Vec<NodeProcess> {
     let recorded = dir.read_cluster_file().map(|file| file.nodes).unwrap_or_default();
     let mut living: BTreeMap<u32, NodeProcess> = recorded
         .iter()
-        .filter_map(|node| NodeProcess::started_at(node.pid, node.start_ticks))
+        .filter_map(|node| NodeProcess::of(node.process.as_ref()?))
         .map(|process| (process.pid(), process))
         .collect();
-    for process in process::nodes_serving(dir.path()) {
+    let unrecorded = process::nodes_serving(dir.path()).into_iter();
+    for process in unrecorded.chain(node_life::processes(dir)) {
         living.entry(process.pid()).or_insert(process);
     }
     if let Some(voter) = living_voter(dir) {
@@ -163,8 +164,7 @@ pub fn sweep(dir: &ClusterDir) -> Result<()> {
                 .doing(format_args!("remove {}", entry.path().display()))?;
         } else if is_our_file(name) || is_etcd_name(name) {
             // Of a durable store, only the way to the data of an etcd member is here.
-            std::fs::remove_file(entry.path())
-                .doing(format_args!("remove {}", entry.path().display()))?;
+            remove_file(&entry.path())?;
         } else {
             strange.push(entry.path().display().to_string());
         }
@@ -176,7 +176,10 @@ pub fn sweep(dir: &ClusterDir) -> Result<()> {
             strange.join(", ")
         )));
     }
-    std::fs::remove_dir(path).doing(format_args!("remove {}", path.display()))?;
+    match std::fs::remove_dir(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        removed => removed.doing(format_args!("remove {}", path.display()))?,
+    }
     let given = std::env::var_os(ENV_RUNTIME_DIR);
     if let Some(parent) = path.parent()
         && given.is_none_or(|given| Path::new(&given) != parent)
@@ -187,9 +190,64 @@ pub fn sweep(dir: &ClusterDir) -> Result<()> {
     Ok(())
 }
 
+/// Removes a file. Another `down`, or a node that ends, may have been faster.
+fn remove_file(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        removed => removed.doing(format_args!("remove {}", path.display())),
+    }
+}
+
+/// Name of the file that says that a cluster's directory is gone with the cluster: it was made for
+/// a node that somebody started by hand, or by `samite up --hosts`.
+const MADE_FILE: &str = "made";
+/// The files that stay in a directory that was there before its node.
+const KEPT_FILES: [&str; 2] = ["key", "ca.pem"];
+
+/// Makes the directory of a node that is not started by `samite up --local`, with those above it,
+/// and notes that it goes with the node, unless it is there.
+///
+/// # Errors
+/// `Denied`: it is there, and open to others; `Io`.
+pub fn make_directory(dir: &ClusterDir) -> Result<()> {
+    let is_there = dir.path().exists();
+    if let Some(parent) = dir.path().parent() {
+        RuntimeDir::at(parent)?.create()?;
+    }
+    dir.create()?;
+    if !is_there {
+        let path = dir.path().join(MADE_FILE);
+        std::fs::write(&path, "").doing(format_args!("write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Removes what nodes have left in a directory that [`make_directory`] was asked for: all of it, or
+/// what tells of processes if it was there before. Its key and logs then stay.
+///
+/// # Errors
+/// As [`sweep`].
+pub fn sweep_made(dir: &ClusterDir) -> Result<()> {
+    if dir.path().join(MADE_FILE).exists() {
+        return sweep(dir);
+    }
+    let Ok(entries) = std::fs::read_dir(dir.path()) else { return Ok(()) };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.to_str().unwrap_or_default();
+        let stays = KEPT_FILES.contains(&name) || name.ends_with(".log");
+        if is_our_file(name) && !stays {
+            remove_file(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 fn is_our_file(name: &str) -> bool {
     let name = name.strip_suffix(".new").unwrap_or(name);
-    if matches!(name, "key" | "ca.pem" | "cluster.json" | "map") || mounts::is_mount_file(name) {
+    if matches!(name, "key" | "ca.pem" | "cluster.json" | "map" | MADE_FILE)
+        || mounts::is_mount_file(name)
+    {
         return true;
     }
     // Pipes and sockets of programs, and which of those were told that they do not see the store.
@@ -257,6 +315,28 @@ mod tests {
         std::fs::remove_file(dir.path().join("notes.txt")).unwrap();
         sweep(&dir).unwrap();
         assert!(!runtime.path().exists());
+    }
+
+    #[test]
+    fn a_directory_that_was_there_keeps_its_key_and_logs() {
+        let scratch = tempfile::tempdir().unwrap();
+        let runtime = RuntimeDir::at(scratch.path().join("run")).unwrap();
+        let (made, own) = (runtime.cluster("made").unwrap(), runtime.cluster("own").unwrap());
+        make_directory(&made).unwrap();
+        own.create().unwrap();
+        make_directory(&own).unwrap();
+        for name in ["key", "n0.log", "n0.life", "cluster.json", "n0.voter", "notes.txt"] {
+            std::fs::write(own.path().join(name), "").unwrap();
+            std::fs::write(made.path().join(name), "").unwrap();
+        }
+        std::fs::remove_file(made.path().join("notes.txt")).unwrap();
+        sweep_made(&made).unwrap();
+        assert!(!made.path().exists());
+        sweep_made(&own).unwrap();
+        let left = std::fs::read_dir(own.path()).unwrap().flatten();
+        let mut left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["key", "n0.log", "notes.txt"]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use samite_client::runtime::{ClusterDir, ClusterSetup};
 use samite_node::MetricsAddress;
 use samite_types::NodeId;
+use samite_wire::control::ReadsKind;
 
 use crate::directories::node_dir;
 
@@ -27,6 +28,10 @@ pub fn node_arguments(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> V
     number("--memory", memory);
     number("--shards", shards.into());
     number("--coordinators", setup.coordinators.into());
+    number("--mirror", setup.redundancy.get().into());
+    let reads = if setup.reads == ReadsKind::Any { "any" } else { "primary" };
+    pair("--reads", reads.into());
+    let mut number = |option: &str, value: u64| pair(option, value.to_string().into());
     if let Some(partitions) = setup.partitions {
         number("--partitions", partitions.into());
     }
@@ -34,7 +39,7 @@ pub fn node_arguments(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> V
         pair("--etcd", setup.etcd.join(",").into());
     }
     if setup.tcp {
-        pair("--tcp", "127.0.0.1:0".into());
+        pair("--listen", "127.0.0.1:0".into());
     }
     if let Some(micros) = setup.scrub_interval_us {
         pair("--scrub-interval", format!("{micros}us").into());
@@ -97,7 +102,7 @@ mod tests {
             let all = node_arguments(&dir, &setup, node);
             all.iter().map(|one| one.to_str().unwrap()).collect::<Vec<_>>().join(" ")
         };
-        let rest = "--coordinators 2 --partitions 8 --tcp 127.0.0.1:0 --scrub-interval 5us --metrics 127.0.0.1:9101";
+        let rest = "--coordinators 2 --mirror 1 --reads primary --partitions 8 --listen 127.0.0.1:0 --scrub-interval 5us --metrics 127.0.0.1:9101";
         assert_eq!(
             line(NodeId(1)),
             format!(

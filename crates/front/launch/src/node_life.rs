@@ -9,7 +9,7 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use samite_client::runtime::{ClusterDir, NodeEntry};
+use samite_client::runtime::{ClusterDir, LocalProcess, NodeEntry};
 use samite_types::NodeId;
 use serde::{Deserialize, Serialize};
 
@@ -65,6 +65,12 @@ impl NodeLife {
         self.write(dir, node);
     }
 
+    /// It ends, and nothing is to tell of it.
+    pub fn forget(self, dir: &ClusterDir, node: NodeId) {
+        // A `down` may have been faster.
+        let _ = std::fs::remove_file(path(dir, node));
+    }
+
     fn read(dir: &ClusterDir, node: NodeId) -> Option<Self> {
         serde_json::from_slice(&std::fs::read(path(dir, node)).ok()?).ok()
     }
@@ -103,21 +109,41 @@ impl NodeLife {
     }
 }
 
+/// The living process that was written down for `node`, and its socket.
+pub fn process(dir: &ClusterDir, node: NodeId) -> Option<LocalProcess> {
+    let NodeLife { pid, start_ticks, .. } = NodeLife::read(dir, node)?;
+    let socket = dir.socket_path(node).ok()?;
+    lives(pid, start_ticks).then_some(LocalProcess { pid, start_ticks, socket })
+}
+
+/// The living processes of nodes that were written down in the cluster's directory.
+pub fn processes(dir: &ClusterDir) -> Vec<NodeProcess> {
+    let Ok(entries) = std::fs::read_dir(dir.path()) else { return Vec::new() };
+    let lives = entries.flatten().filter_map(|entry| {
+        let name = entry.file_name();
+        let number = name.to_str()?.strip_prefix('n')?.strip_suffix(".life")?;
+        let process = process(dir, NodeId(number.parse().ok()?))?;
+        NodeProcess::of(&process)
+    });
+    lives.collect()
+}
+
 /// Whether a process lives, and has not been killed while the kernel still takes it apart.
 fn lives(pid: u32, start_ticks: u64) -> bool {
     NodeProcess::started_at(pid, start_ticks).is_some_and(|process| !process.is_dying())
 }
 
-/// How the process of a node ended; `None`: it lives.
+/// How the process of a node ended; `None`: it lives, or runs on another host.
 pub fn ended(dir: &ClusterDir, entry: &NodeEntry) -> Option<String> {
-    if lives(entry.pid, entry.start_ticks) {
+    let LocalProcess { pid, start_ticks, .. } = *entry.process.as_ref()?;
+    if lives(pid, start_ticks) {
         return None;
     }
     let known = NodeLife::read(dir, entry.node)
-        .filter(|life| (life.pid, life.start_ticks) == (entry.pid, entry.start_ticks));
+        .filter(|life| (life.pid, life.start_ticks) == (pid, start_ticks));
     match known {
         Some(life) => Some(life.how(dir, entry.node)),
-        None => ended_other(entry.pid, entry.start_ticks),
+        None => ended_other(pid, start_ticks),
     }
 }
 
@@ -208,7 +234,11 @@ mod tests {
         // A process that is long gone.
         let (pid, start_ticks) = (u32::MAX >> 1, 7);
         let socket = dir.socket_path(node).unwrap();
-        let entry = NodeEntry { node, pid, start_ticks, socket, tcp: None };
+        let of = |pid, start_ticks| {
+            let socket = socket.clone();
+            NodeEntry::local(node, LocalProcess { pid, start_ticks, socket })
+        };
+        let entry = of(pid, start_ticks);
         assert_eq!(ended(&dir, &entry), Some(unknown()));
         let counter = scratch.path().join("memory.events");
         std::fs::write(&counter, "oom 9\noom_kill 2\noom_group_kill 5\n").unwrap();
@@ -220,13 +250,15 @@ mod tests {
         let said = ended(&dir, &entry).unwrap();
         assert!(said.starts_with("died without stopping; perhaps out of memory: since"), "{said}");
         assert!(said.ends_with("memory.events has counted oom_kill 1 more times"), "{said}");
-        let other = NodeEntry { start_ticks: 8, ..entry.clone() };
+        let other = of(pid, 8);
         assert_eq!(ended(&dir, &other), Some(unknown()), "that is another process");
         life.end(&dir, node, "stopped".to_owned());
         assert_eq!(ended(&dir, &entry).unwrap(), "stopped");
         let pid = std::process::id();
         let start_ticks = process::start_ticks(pid).unwrap();
-        assert_eq!(ended(&dir, &NodeEntry { pid, start_ticks, ..entry }), None);
+        assert_eq!(ended(&dir, &of(pid, start_ticks)), None);
+        let elsewhere = NodeEntry { process: None, ..entry };
+        assert_eq!(ended(&dir, &elsewhere), None, "nobody here knows");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
+use samite_client::runtime::LocalProcess;
 
 /// One process, whatever becomes of its pid.
 #[derive(Debug)]
@@ -37,6 +38,11 @@ impl NodeProcess {
     /// The process that had `pid` when its start time was `start_ticks`.
     pub fn started_at(pid: u32, start_ticks: u64) -> Option<Self> {
         Self::open(pid, |pid| self::start_ticks(pid) == Some(start_ticks))
+    }
+
+    /// The process that is named so.
+    pub fn of(process: &LocalProcess) -> Option<Self> {
+        Self::started_at(process.pid, process.start_ticks)
     }
 
     /// Its pid.

@@ -53,6 +53,8 @@ fn is_collected() -> bool {
 pub struct ProcessLog {
     destination: LogDestination,
     len_max: u64,
+    /// Lines go to stderr, too.
+    tells: bool,
     file: Mutex<OpenFile>,
 }
 
@@ -60,18 +62,24 @@ pub struct ProcessLog {
 type OpenFile = Option<(File, u64)>;
 
 impl ProcessLog {
-    /// Opens it; what a file has stays. A file of `len_max` bytes is set aside.
+    /// Opens it; what a file has stays. A file of `len_max` bytes is set aside. `tells`: what goes to
+    /// the file goes to stderr, too, unless that is the same file.
     ///
     /// # Errors
     /// `Io`: the file cannot be opened.
-    pub fn open(destination: LogDestination, len_max: u64) -> Result<Self> {
+    pub fn open(destination: LogDestination, len_max: u64, tells: bool) -> Result<Self> {
         let file = match &destination {
             LogDestination::Stderr => None,
             LogDestination::File(path) => {
                 Some(open(path).doing(format_args!("open {}", path.display()))?)
             }
         };
-        Ok(Self { destination, len_max, file: Mutex::new(file) })
+        let is_elsewhere = |(file, _): &(File, u64)| {
+            let (file, stderr) = (fstat(file).ok(), fstat(io::stderr().as_fd()).ok());
+            !file.zip(stderr).is_some_and(|(file, stderr)| is_same(&file, &stderr))
+        };
+        let tells = tells && file.as_ref().is_some_and(is_elsewhere);
+        Ok(Self { destination, len_max, tells, file: Mutex::new(file) })
     }
 
     /// The file that it is in.
@@ -119,6 +127,10 @@ impl Write for &ProcessLog {
             return io::stderr().write(line);
         };
         let written = to.write(line)?;
+        if self.tells {
+            // The file has it.
+            let _ = io::stderr().write_all(&line[..written]);
+        }
         *len += written as u64;
         if *len >= self.len_max {
             let mut aside = path.as_os_str().to_owned();
@@ -169,10 +181,13 @@ fn open(path: &Path) -> io::Result<(File, u64)> {
     Ok((file, len))
 }
 
+fn is_same(one: &Stat, other: &Stat) -> bool {
+    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+}
+
 /// Puts `fresh` in the place of the open file. What the process says on stdout and stderr follows,
 /// if it went to that file.
 fn replace(file: &mut OpenFile, fresh: (File, u64)) {
-    let is_same = |a: &Stat, b: &Stat| (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino);
     if let Some((before, _)) = file.as_ref()
         && let Ok(before) = fstat(before)
     {
@@ -200,7 +215,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("n0.log");
         std::fs::write(&path, "before\n").expect("it is free");
-        let log = ProcessLog::open(LogDestination::File(path.clone()), 30).expect("it opens");
+        let log =
+            ProcessLog::open(LogDestination::File(path.clone()), 30, false).expect("it opens");
         for number in 0..5 {
             (&log).write_all(format!("line {number}\n").as_bytes()).expect("it is written");
         }
@@ -218,7 +234,8 @@ mod tests {
     fn a_file_that_was_moved_away_is_left_when_told_to() {
         let dir = tempfile::tempdir().expect("a directory");
         let (path, moved) = (dir.path().join("log"), dir.path().join("moved"));
-        let log = ProcessLog::open(LogDestination::File(path.clone()), 1 << 20).expect("it opens");
+        let log =
+            ProcessLog::open(LogDestination::File(path.clone()), 1 << 20, false).expect("it opens");
         (&log).write_all(b"one\n").expect("it is written");
         std::fs::rename(&path, &moved).expect("it is there");
         (&log).write_all(b"two\n").expect("it is written");
@@ -246,7 +263,7 @@ mod tests {
         assert_eq!(part(Some(13), 100), (13, "third\n".into()));
         assert_eq!(part(Some(19), 5), (19, "unfin".into()), "a long line in pieces");
         assert_eq!(part(Some(1000), 7).0, 0, "another file has its name now");
-        let log = ProcessLog::open(LogDestination::Stderr, 1).expect("it opens");
+        let log = ProcessLog::open(LogDestination::Stderr, 1, false).expect("it opens");
         assert_eq!(log.read(None, 1).unwrap_err().kind(), ErrorKind::Unsupported);
     }
 

@@ -10,6 +10,7 @@ use samite_coordinator::store::EtcdTls;
 use samite_transport::{TlsAuthorities, TlsFiles};
 use samite_types::fault::FaultTable;
 use samite_types::{Epoch, NodeId, Result};
+use samite_wire::control::NodeInfo;
 use samite_wire::events::LogPart;
 
 use crate::metrics_address::MetricsAddress;
@@ -21,13 +22,14 @@ pub struct NodeConfig {
     pub node: NodeId,
     /// Name of the cluster.
     pub cluster: String,
-    /// Name of the host; that of the kernel's boot when `None`. A client on a host of another name
-    /// reaches the node by tcp only.
+    /// Name of the host; its [identity](samite_transport::host::host_identity) when `None`. A client
+    /// on a host of another name reaches the node by tcp only.
     pub host: Option<String>,
     /// Path of the unix socket, which serves `unix://` and `shm://`; made at start, removed at the end.
     pub socket: PathBuf,
-    /// `HOST:PORT` to listen on for tcp; port 0 takes a free one. None: no tcp.
-    pub tcp: Option<String>,
+    /// Each `HOST:PORT` to listen on for tcp, the best for others first; port 0 takes a free one.
+    /// None: no tcp.
+    pub listen: Vec<String>,
     /// Whether that is with TLS, and nothing else.
     pub tls: TlsConfig,
     /// Cluster key.
@@ -54,6 +56,9 @@ pub struct NodeConfig {
     pub logs: Option<Arc<dyn NodeLogs>>,
     /// Somebody waits for [`NodeEvent::Alive`].
     pub tells_alive: bool,
+    /// How the cluster was set up, for clients that ask; the node does not look into it. At most
+    /// [`SETUP_LEN_MAX`](samite_wire::limits::SETUP_LEN_MAX) bytes.
+    pub setup: Vec<u8>,
 }
 
 /// The log of a node's process, for administrators.
@@ -198,4 +203,12 @@ pub enum NodeEvent {
     },
     /// All its shards take up messages. Comes every second or so, if somebody waits for it.
     Alive,
+    /// These are the nodes of the cluster: comes with the first map, and with each that names other
+    /// ones, or others of their addresses.
+    Nodes {
+        /// By the cluster map.
+        nodes: Vec<NodeInfo>,
+    },
+    /// Somebody who may has asked it to stop, which it does when this event has been dealt with.
+    ShutdownAsked,
 }

@@ -4,6 +4,7 @@
 //! ```text
 //!  beat     one thread for each coordinator instance elsewhere: "I live"; the leader's answer extends the lease
 //!  follow   joins at the leader, and always has one question for a newer map under way there
+//!  waiting  says what a node without a map waits for
 //!  reports  takes to the leader what shards noticed of members
 //!  sender  one thread for each other node with a voter: messages of this node's voter
 //!  keeper   the coordinator instance in this node: takes part in the election and, while it leads, decides
@@ -15,6 +16,7 @@ mod leader_state;
 pub(crate) mod map_watch;
 pub(crate) mod reports;
 pub(crate) mod vote_sender;
+pub(crate) mod waiting;
 mod waiting_reports;
 
 use std::collections::HashSet;
@@ -32,6 +34,7 @@ use samite_wire::membership::LeaderAddress;
 
 use crate::control_reply::ReplyTo;
 use crate::mutex::lock;
+use waiting::CoordinatorTries;
 use waiting_reports::WaitingReports;
 
 /// Most requests that wait for the coordinator instance.
@@ -74,6 +77,7 @@ pub(crate) struct NodeMembership {
     leader_loop: Option<SyncSender<CoordinatorAsk>>,
     /// Why there is no map yet, in words.
     missing: Mutex<Option<String>>,
+    pub tries: CoordinatorTries,
     known: Mutex<KnownLeader>,
     known_changed: Condvar,
     /// Reports of heartbeats about the leader.
@@ -94,6 +98,7 @@ impl NodeMembership {
             leads: AtomicBool::new(false),
             leader_loop,
             missing: Mutex::default(),
+            tries: CoordinatorTries::default(),
             known: Mutex::default(),
             known_changed: Condvar::new(),
             reachability: Mutex::new(reachability),

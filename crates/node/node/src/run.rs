@@ -14,6 +14,7 @@ use samite_coordinator::store::{
 };
 use samite_log::joined::DirectoryMarks;
 use samite_mirror::MirrorTimes;
+use samite_transport::host::host_identity;
 use samite_transport::server::{EventLoop, Listener, LoopOptions};
 use samite_transport::{Address, ClusterKey, TransportKind};
 use samite_types::fault::FaultSwitch;
@@ -31,7 +32,9 @@ use crate::inbox::ShardInbox;
 use crate::membership::leader_loop::{self, LeaderLoop};
 use crate::membership::map_watch::NodeCredentials;
 use crate::membership::vote_sender::VoteSenders;
-use crate::membership::{CoordinatorAsk, LEADER_QUEUE_LEN, NodeMembership, heartbeat, reports};
+use crate::membership::{
+    CoordinatorAsk, LEADER_QUEUE_LEN, NodeMembership, heartbeat, reports, waiting,
+};
 use crate::metrics_server::MetricsServer;
 use crate::partitions::OpenPartitions;
 use crate::robust_word::AliveWord;
@@ -92,6 +95,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
         target: memory,
         worker: worker.clone(),
         notices,
+        setup: config.setup.clone(),
         metrics_address: scraped.as_ref().map(|server| server.address().to_owned()),
         logs: config.logs.clone(),
     }));
@@ -154,7 +158,7 @@ fn introduce(
     let storage = joined.as_ref().map_or(0, DirectoryMarks::tries);
     let info = NodeInfo {
         node: config.node,
-        host: config.host.clone().map_or_else(host, Ok)?,
+        host: config.host.clone().map_or_else(host_identity, Ok)?,
         addresses: addresses.to_vec(),
         incarnation,
         targets: vec![TargetInfo { target: TargetId(config.node.get()), capacity_bytes, storage }],
@@ -225,9 +229,9 @@ fn cluster_key(config: &NodeConfig) -> ClusterKey {
 
 fn listen(config: &NodeConfig) -> Result<Vec<Listener>> {
     let mut listeners = vec![Listener::unix(&config.socket)?];
-    if let Some(address) = &config.tcp {
-        let is_plain = matches!(config.tls, TlsConfig::Off);
-        let scheme = if is_plain { TransportKind::Tcp } else { TransportKind::Tls };
+    let is_plain = matches!(config.tls, TlsConfig::Off);
+    let scheme = if is_plain { TransportKind::Tcp } else { TransportKind::Tls };
+    for address in &config.listen {
         match format!("{scheme}://{address}").parse()? {
             Address::Tcp(host, port) => listeners.push(Listener::tcp(&host, port)?),
             Address::Tls(host, port) => listeners.push(Listener::tls(&host, port)?),
@@ -372,6 +376,8 @@ fn join_cluster(
         let shared = Arc::clone(shared);
         leader_loop = Some(spawn("leader-loop", move || body.run(&shared, &asks))?);
     }
+    let sharer = Arc::clone(shared);
+    spawn("waiting", move || waiting::run(&sharer))?;
     for address in &config.coordinator.others {
         heartbeat::start(shared, credentials.clone(), vec![address.parse()?]);
     }
@@ -393,7 +399,8 @@ fn in_directory(config: &NodeConfig, error: Error) -> Error {
     }
 }
 
-/// Passes on the events until a shard ends, as all do when the node is told to stop.
+/// Passes on the events until a shard ends, as all do when the node is told to stop, or a client
+/// asks for that.
 fn attend(
     config: &NodeConfig,
     notices: &Receiver<NodeNotice>,
@@ -405,6 +412,11 @@ fn attend(
         match notices.recv() {
             Ok(NodeNotice::Serving(epoch)) => events(NodeEvent::Serving { epoch }),
             Ok(NodeNotice::Alive) => events(NodeEvent::Alive),
+            Ok(NodeNotice::Nodes(nodes)) => events(NodeEvent::Nodes { nodes }),
+            Ok(NodeNotice::ShutdownAsked) => {
+                events(NodeEvent::ShutdownAsked);
+                return Ok(());
+            }
             Ok(NodeNotice::Fatal(error)) => return Err(in_directory(config, error)),
             Ok(NodeNotice::ShardEnded) | Err(_) => return Ok(()),
         }
@@ -413,14 +425,4 @@ fn attend(
 
 fn end_of(thread: JoinHandle<Result<()>>) -> Result<()> {
     thread.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a shard panicked")))
-}
-
-/// The identity of this host among others: its boot id.
-fn host() -> Result<String> {
-    const PATH: &str = "/proc/sys/kernel/random/boot_id";
-    let id = std::fs::read_to_string(PATH).map_err(|error| {
-        let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO);
-        Error::io(format_args!("read {PATH}"), errno)
-    })?;
-    Ok(id.trim().to_owned())
 }

@@ -18,7 +18,7 @@ use samite_types::fault::FaultSwitch;
 use samite_types::{
     Clock, Epoch, Error, ErrorKind, NodeId, Result, ShardId, SystemClock, TargetId,
 };
-use samite_wire::control::{BackendSpec, ControlReply, ControlRequest, GroupMember};
+use samite_wire::control::{BackendSpec, ControlReply, ControlRequest, GroupMember, NodeInfo};
 use samite_wire::delta::MapDelta;
 use samite_wire::status::TargetStatus;
 
@@ -45,6 +45,10 @@ pub(crate) enum NodeNotice {
     Serving(Epoch),
     /// All shards take up messages.
     Alive,
+    /// The map names other nodes than before, or other addresses.
+    Nodes(Vec<NodeInfo>),
+    /// A client has asked the node to stop.
+    ShutdownAsked,
     /// A shard has ended.
     ShardEnded,
     /// The node cannot go on.
@@ -83,6 +87,8 @@ pub(crate) struct NodeShared {
     pub metrics: MetricStore,
     /// Where they are served, as a URL.
     pub metrics_address: Option<String>,
+    /// How the cluster was set up.
+    pub setup: Vec<u8>,
     /// File locks, of all shards.
     pub locks: Mutex<SharedLocks>,
     /// There are locks that others have to be asked for.
@@ -151,6 +157,7 @@ pub(crate) struct NodeParts {
     pub notices: Sender<NodeNotice>,
     pub metrics_address: Option<String>,
     pub logs: Option<Arc<dyn NodeLogs>>,
+    pub setup: Vec<u8>,
 }
 
 impl NodeShared {
@@ -167,6 +174,7 @@ impl NodeShared {
             lock_recovery_due: Condvar::new(),
             metrics: MetricStore::new(shards),
             metrics_address: parts.metrics_address,
+            setup: parts.setup,
             timing: parts.timing,
             wanted_scrub: WantedScrub::default(),
             scrub_interval: parts.scrub_interval,
@@ -314,11 +322,14 @@ impl NodeShared {
                 tracing::info!(%epoch, nodes, datasets, "first cluster map");
             }
         }
+        let is_same = current.is_some_and(|current| current.nodes() == new.nodes());
+        let nodes = (!is_same).then(|| new.nodes().to_vec());
         *self.map.write().unwrap_or_else(PoisonError::into_inner) = Some(new);
         self.epoch.store(epoch.get(), Ordering::Release);
         if is_first {
             self.notice(NodeNotice::Serving(epoch));
         }
+        nodes.into_iter().for_each(|nodes| self.notice(NodeNotice::Nodes(nodes)));
         for inbox in &self.inboxes {
             inbox.wake();
         }

@@ -66,13 +66,13 @@ fn wrong(words: impl Into<String>) -> Error {
 pub fn run(length: Duration, seed: u64) -> Result<FuzzSummary> {
     let cluster = ProcessCluster::start(1, &["--memory", MEMORY])?;
     let file = cluster.file()?;
-    let node = &file.nodes[0];
+    let pid = file.nodes[0].pid().ok_or_else(|| Error::new(ErrorKind::NotFound, "no process"))?;
     let recording = FrameRecording::make(&cluster.config()?)?;
     let honest = connect(&cluster.config()?)?;
     honest.create_dataset(&DatasetSpec::new("honest"))?;
     let kv = KvView::new(honest.dataset("honest")?);
     work(&kv, 0)?;
-    let before = resident_kib(node.pid)?;
+    let before = resident_kib(pid)?;
     let counts = FuzzCounts::default();
     let end = Instant::now() + length;
     let calls = std::thread::scope(|scope| {
@@ -91,7 +91,7 @@ pub fn run(length: Duration, seed: u64) -> Result<FuzzSummary> {
         counts.stop.store(true, Ordering::Relaxed);
         worked.map(|()| calls)
     })?;
-    let after = resident_kib(node.pid)?;
+    let after = resident_kib(pid)?;
     let log = cluster.runtime_path().join("default").join("n0.log");
     let log = std::fs::read_to_string(log).unwrap_or_default();
     if let Some(line) = log.lines().find(|line| line.contains("panicked")) {

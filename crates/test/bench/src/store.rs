@@ -95,7 +95,8 @@ impl BenchCluster {
             match transport {
                 TransportKind::Tcp | TransportKind::Tls => addresses.extend(node.network_address()),
                 TransportKind::Shm | TransportKind::Unix => {
-                    addresses.push(format!("{transport}://{}", node.socket.display()));
+                    let scheme = format!("{transport}://");
+                    addresses.extend(node.addresses().filter(|url| url.starts_with(&scheme)));
                 }
             }
         }

@@ -6,7 +6,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use samite_client::runtime::{ClusterDir, ClusterFile, ClusterSetup, NodeEntry, RuntimeDir};
+use samite_client::runtime::{
+    ClusterDir, ClusterFile, ClusterSetup, LocalProcess, NodeEntry, RuntimeDir,
+};
 use samite_client::{Client, ClusterConfig};
 use samite_node::{
     ClusterTiming, CoordinatorConfig, FlashConfig, NodeConfig, NodeEvent, SCRUB_INTERVAL,
@@ -164,7 +166,7 @@ impl LocalCluster {
             node,
             cluster: self.options.name.clone(),
             socket: self.dir.socket_path(node)?,
-            tcp: self.options.tcp.then(|| "127.0.0.1:0".into()),
+            listen: self.options.tcp.then(|| "127.0.0.1:0".into()).into_iter().collect(),
             tls: if self.options.tls { TlsConfig::ClusterKey } else { TlsConfig::Off },
             key: self.key,
             memory_bytes: self.options.memory_bytes,
@@ -176,6 +178,7 @@ impl LocalCluster {
             logs: None,
             tells_alive: false,
             metrics: None,
+            setup: Vec::new(),
         };
         let stop = StopHandle::new();
         let (sender, events) = channel();
@@ -201,19 +204,23 @@ impl LocalCluster {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let nodes = self.nodes.iter().enumerate().map(|(index, node)| {
             let node_id = node_id(index);
-            Ok(NodeEntry {
-                node: node_id,
-                pid: std::process::id(),
-                start_ticks: own_start_ticks().unwrap_or(0),
-                socket: self.dir.socket_path(node_id)?,
-                tcp: NodeEntry::tcp_of(&node.addresses),
-            })
+            let mut entry = NodeEntry::local(
+                node_id,
+                LocalProcess {
+                    pid: std::process::id(),
+                    start_ticks: own_start_ticks().unwrap_or(0),
+                    socket: self.dir.socket_path(node_id)?,
+                },
+            );
+            entry.set_addresses(&node.addresses);
+            Ok(entry)
         });
         let file = ClusterFile {
             cluster: self.options.name.clone(),
             nodes: nodes.collect::<Result<_>>()?,
             created_s: created.as_secs(),
             setup: ClusterSetup::default(),
+            is_attached: false,
         };
         self.dir.write_cluster_file(&file)
     }

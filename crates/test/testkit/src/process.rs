@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use samite_client::runtime::{
-    ClusterFile, DEFAULT_CLUSTER, ENV_CLUSTER, ENV_RUNTIME_DIR, RuntimeDir,
+    ClusterFile, DEFAULT_CLUSTER, ENV_CLUSTER, ENV_RUNTIME_DIR, NodeEntry, RuntimeDir,
 };
 use samite_client::{Client, ClientOptions, ClusterConfig};
 use samite_types::{Error, ErrorKind, NodeId, Result};
@@ -113,11 +113,7 @@ impl ProcessCluster {
     pub fn config(&self) -> Result<ClusterConfig> {
         let dir = RuntimeDir::at(self.runtime_path())?.cluster(DEFAULT_CLUSTER)?;
         let file = dir.read_cluster_file()?;
-        let addresses = file.nodes.iter().flat_map(|node| {
-            let socket = node.socket.display();
-            let network = node.network_address();
-            [format!("shm://{socket}"), format!("unix://{socket}")].into_iter().chain(network)
-        });
+        let addresses = file.nodes.iter().flat_map(NodeEntry::addresses);
         Ok(ClusterConfig {
             cluster: file.cluster.clone(),
             addresses: addresses.collect(),
@@ -148,13 +144,15 @@ impl ProcessCluster {
         let entry = file.nodes.iter().find(|entry| entry.node == node).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, format!("signal {node}: no such node"))
         })?;
-        let what = format!("signal {node} (pid {})", entry.pid);
-        let pid = i32::try_from(entry.pid)
+        let elsewhere = || Error::new(ErrorKind::NotFound, format!("{node} is not here"));
+        let number = entry.pid().ok_or_else(elsewhere)?;
+        let what = format!("signal {node} (pid {number})");
+        let pid = i32::try_from(number)
             .ok()
             .and_then(rustix::process::Pid::from_raw)
             .ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("{what}: not a pid")))?;
         rustix::process::kill_process(pid, signal).map_err(|errno| Error::io(&what, errno))?;
-        Ok(entry.pid)
+        Ok(number)
     }
 
     /// Kills a node with SIGKILL and waits until it is gone.

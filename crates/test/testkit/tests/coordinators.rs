@@ -131,7 +131,7 @@ fn any_node_takes_changes_and_one_living_coordinator_is_enough_to_join() {
     let leads = leader(&client, 3);
     // It does not matter which one is asked: followers pass changes on to the one that leads.
     for entry in &cluster.file().unwrap().nodes {
-        let address = format!("unix://{}", entry.socket.display());
+        let address = entry.addresses().find(|url| url.starts_with("unix://")).unwrap();
         let config = ClusterConfig { addresses: vec![address], ..cluster.config().unwrap() };
         let only = Client::connect(&config, options()).unwrap();
         only.create_dataset(&spec(&format!("by-{}", entry.node))).unwrap();
@@ -337,7 +337,7 @@ fn a_durable_store_comes_back_with_its_voters_whoever_of_them_is_lost() {
         wait_until_whole(&cluster);
         if life == 1 {
             // Everything at once.
-            cluster.file().unwrap().nodes.iter().for_each(|node| kill(node.pid));
+            cluster.file().unwrap().nodes.iter().filter_map(|node| node.pid()).for_each(kill);
             std::thread::sleep(Duration::from_millis(500));
         }
         cluster.run(["down"]).unwrap();
@@ -416,7 +416,7 @@ fn durable_datasets_come_back_with_the_etcd_that_was_started_along() {
         if life == 0 {
             // Everything at once, etcd included.
             members(&cluster).iter().for_each(|member| kill(member.pid));
-            cluster.file().unwrap().nodes.iter().for_each(|node| kill(node.pid));
+            cluster.file().unwrap().nodes.iter().filter_map(|node| node.pid()).for_each(kill);
             std::thread::sleep(Duration::from_millis(500));
         }
         cluster.run(["down"]).unwrap();

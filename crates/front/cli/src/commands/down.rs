@@ -112,7 +112,7 @@ fn ask_to_stop(target: &ClusterTarget) -> Vec<u32> {
             .connect_to(nodes, Some(ASK_TIMEOUT))
             .and_then(|client| client.shutdown_node(entry.node));
         if answer.is_ok() {
-            asked.push(entry.pid);
+            asked.extend(entry.pid());
         }
     }
     asked

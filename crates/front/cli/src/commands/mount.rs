@@ -158,7 +158,7 @@ fn log_to(args: &MountArgs, target: &ClusterTarget) -> Result<LogControl, Comman
     } else {
         LogDestination::Stderr
     };
-    LogControl::begin(destination, "warn")
+    LogControl::begin(destination, "warn", false)
 }
 
 /// Tells the waiting command, and releases its terminal.

@@ -1,5 +1,6 @@
 //! `samite node`: one node in the foreground, and what can be done with the nodes of a local cluster.
 
+mod by_hand;
 mod change;
 mod serve;
 
@@ -10,8 +11,8 @@ use crate::failure::CommandFailure;
 
 /// Add, drain, remove or restart nodes of a local cluster; without any of these, serve one node
 ///
-/// `samite up` starts the nodes that serve. Such a node takes its key, socket and log from the cluster's directory. SIGTERM, SIGINT and SIGHUP
-/// end it in order. SAMITE_LOG sets what is logged, `info` by default.
+/// `samite up` starts the nodes that serve. Such a node has its key, socket and log in the cluster's directory. With `--coordinator` it is one of
+/// nodes on several hosts, each started there by hand. SIGTERM, SIGINT and SIGHUP end it in order. SAMITE_LOG sets what is logged, `info` by default.
 #[derive(clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -20,7 +21,7 @@ use crate::failure::CommandFailure;
 Examples:
   samite node add
   samite node drain 2 && samite node remove 2
-  samite node --dir /tmp/samite-1000/default --node 0 --nodes 1 --memory 1G"
+  samite node --node 1 --nodes 2 --coordinator tcp://a:7001 --listen b:7001 --key-file key"
 )]
 pub struct NodeArgs {
     #[command(subcommand)]

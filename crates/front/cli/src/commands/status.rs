@@ -187,19 +187,20 @@ fn node_as_json(
     answer: &SamiteResult<NodeStatus>,
     state: &str,
 ) -> serde_json::Value {
+    let socket = entry.process.as_ref().map(|process| &process.socket);
     match answer {
         Ok(status) => {
             let metrics = ask_metrics(target, entry).ok();
             serde_json::json!({
-                "node": entry.node, "pid": entry.pid, "socket": entry.socket, "tcp": entry.tcp,
-                "serving": true, "state": state, "status": status,
+                "node": entry.node, "pid": status.pid, "socket": socket, "tcp": entry.tcp,
+                "host": entry.host, "serving": true, "state": state, "status": status,
                 "metrics_address": metrics.as_ref().and_then(|all| all.address.as_ref()),
                 "metrics": metrics.as_ref().map(|all| samples_as_json(&all.samples)),
             })
         }
         Err(error) => serde_json::json!({
-            "node": entry.node, "pid": entry.pid, "socket": entry.socket, "tcp": entry.tcp,
-            "serving": false, "state": state, "error": error.message(),
+            "node": entry.node, "pid": entry.pid(), "socket": socket, "tcp": entry.tcp,
+            "host": entry.host, "serving": false, "state": state, "error": error.message(),
             "ended": node_life::ended(&target.dir, entry),
         }),
     }
@@ -316,8 +317,8 @@ fn ends(
         out.line(format!("{what}: its process (pid {pid}) {how}"))
     };
     for (entry, _) in answers.iter().filter(|(_, answer)| answer.is_err()) {
-        if let Some(how) = node_life::ended(&target.dir, entry) {
-            tell(entry.node.to_string(), entry.pid, how)?;
+        if let (Some(how), Some(pid)) = (node_life::ended(&target.dir, entry), entry.pid()) {
+            tell(entry.node.to_string(), pid, how)?;
         }
     }
     if let Some(voter) = file.setup.third_voter
@@ -357,10 +358,13 @@ fn table(
         "uptime"
     ))?;
     for (entry, answer) in answers {
-        let (node, pid) = (entry.node.to_string(), entry.pid);
+        let node = entry.node.to_string();
+        let pid = answer.as_ref().map_or_else(|_| entry.pid(), |status| Some(status.pid));
+        let pid = pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+        let host = entry.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
         match answer {
             Ok(status) => out.line(format!(
-                "{node:<5} {pid:>8} {:<8} {:>10} {:>10} {:>5}% {:>10} {:>6} {:>12} {:>7} s",
+                "{node:<5} {pid:>8} {:<8} {:>10} {:>10} {:>5}% {:>10} {:>6} {:>12} {:>7} s{host}",
                 match state(entry) {
                     "online" => "serving",
                     other => other,
@@ -373,7 +377,7 @@ fn table(
                 status.operations,
                 status.uptime_s,
             ))?,
-            Err(_) => out.line(format!("{node:<5} {pid:>8} {:<8}", "silent"))?,
+            Err(_) => out.line(format!("{node:<5} {pid:>8} {:<8}{host}", "silent"))?,
         }
     }
     for (entry, answer) in answers {

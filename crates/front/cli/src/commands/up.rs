@@ -14,7 +14,7 @@ use samite_types::fault::parse_time;
 use samite_types::{NodeId, Redundancy, human_bytes};
 use samite_wire::control::{BackendSpec, MEMORY_BACKEND, ReadsKind};
 
-use crate::cluster::{ClusterTarget, FILES_DATASET};
+use crate::cluster::{ClusterTarget, FILES_DATASET, local_process};
 use crate::commands::dataset::parse_reads;
 use crate::commands::{kv, node::parse_node, object};
 use crate::failure::CommandFailure;
@@ -284,12 +284,9 @@ fn report(
     ))?;
     for node in &file.nodes {
         let tcp = node.network_address().map(|tcp| format!("  {tcp}")).unwrap_or_default();
-        out.line(format!(
-            "  {}  pid {}  shm://{}{tcp}",
-            node.node,
-            node.pid,
-            node.socket.display()
-        ))?;
+        let process = local_process(node)?;
+        let (pid, socket) = (process.pid, process.socket.display());
+        out.line(format!("  {}  pid {pid}  shm://{socket}{tcp}", node.node))?;
         if args.metrics.is_some()
             && let Some(address) = client.node_metrics(node.node)?.address
         {

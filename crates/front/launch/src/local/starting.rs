@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use samite_client::Client;
 use samite_client::runtime::{
-    ClusterDir, ClusterFile, ClusterSetup, EtcdTlsFiles, NodeEntry, VoterEntry,
+    ClusterDir, ClusterFile, ClusterSetup, EtcdTlsFiles, LocalProcess, NodeEntry, VoterEntry,
 };
 use samite_fs::{CallerContext, FileSystem};
 use samite_node::MetricsAddress;
@@ -352,7 +352,8 @@ impl<'a> StartingCluster<'a> {
                 let message = format!("{node} does not listen yet");
                 return Err(Error::new(ErrorKind::Unavailable, message));
             }
-            nodes.push(NodeEntry { node: *node, pid: child.id(), start_ticks, socket, tcp: None });
+            let process = LocalProcess { pid: child.id(), start_ticks, socket };
+            nodes.push(NodeEntry::local(*node, process));
         }
         let setup = self.setup.clone();
         let timeout = self.plan.request_timeout.unwrap_or(STEP_TIMEOUT);
@@ -368,7 +369,7 @@ impl<'a> StartingCluster<'a> {
                 let message = format!("{} has not joined yet", entry.node);
                 return Err(Error::new(ErrorKind::Unavailable, message));
             }
-            entry.tcp = NodeEntry::tcp_of(&info.addresses);
+            entry.set_addresses(&info.addresses);
         }
         let files = self.plan.files_dataset;
         if setup.durable.is_some() {
@@ -380,7 +381,8 @@ impl<'a> StartingCluster<'a> {
         fs.stat(&CallerContext::of_process(0), b"/", true)?;
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let cluster = self.dir.name().to_owned();
-        Ok((ClusterFile { cluster, nodes, created_s: since.as_secs(), setup }, client))
+        let created_s = since.as_secs();
+        Ok((ClusterFile { cluster, nodes, created_s, setup, is_attached: false }, client))
     }
 
     /// It has come to serve: writes its description, and from now on there is something to be lost.

@@ -30,6 +30,7 @@ pub(crate) fn run(shared: &Arc<NodeShared>, credentials: &NodeCredentials, addre
         next += 1;
         match credentials.connect(shared, address, ANSWER_TIMEOUT) {
             Ok(link) => {
+                shared.membership.tries.answered(address);
                 pause = PAUSE_MIN;
                 next -= 1;
                 shared.membership.sends_heartbeats(link.node());
@@ -41,7 +42,10 @@ pub(crate) fn run(shared: &Arc<NodeShared>, credentials: &NodeCredentials, addre
             Err(error) if is_final(error.kind()) && shared.map().is_none() => {
                 return shared.notice(NodeNotice::Fatal(error));
             }
-            Err(error) => tracing::debug!(%error, %address, "heartbeat"),
+            Err(error) => {
+                tracing::debug!(%error, %address, "heartbeat");
+                shared.membership.tries.failed(address, error);
+            }
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(shared.timing.heartbeat);

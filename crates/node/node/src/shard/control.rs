@@ -18,7 +18,7 @@ use crate::control_reply::{ReplyTo, refused};
 use crate::map_watchers::MapWatch;
 use crate::membership::AnswerRoute;
 use crate::mutex::lock;
-use crate::shared::WorkerJob;
+use crate::shared::{NodeNotice, WorkerJob};
 use crate::targets::is_remembered;
 
 impl ShardService {
@@ -56,6 +56,7 @@ impl ShardService {
             request @ (ControlRequest::ReadLog { .. } | ControlRequest::SetLogFilter { .. }) => {
                 self.shared.work(WorkerJob::Log { request, to }).map(|()| None)
             }
+            ControlRequest::Setup => Ok(Some(ControlReply::Setup(self.shared.setup.clone()))),
             ControlRequest::Scrub { .. } if !is_trusted(peer) => {
                 Err(denied(peer, format_args!("have {} scrubbed", self.shared.node)))
             }
@@ -66,7 +67,7 @@ impl ShardService {
             }
             ControlRequest::Shutdown => {
                 tracing::info!("asked to shut down");
-                self.shared.stop.stop();
+                self.shared.notice(NodeNotice::ShutdownAsked);
                 Ok(Some(ControlReply::Ok))
             }
             ControlRequest::Watch { node, known } => self.watch(to, node, known, out),

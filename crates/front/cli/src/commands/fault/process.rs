@@ -7,7 +7,7 @@ use samite_launch::process::NodeProcess;
 use samite_types::NodeId;
 
 use super::entry;
-use crate::cluster::ClusterTarget;
+use crate::cluster::{ClusterTarget, local_process};
 use crate::failure::{CommandFailure, ExitCode};
 use crate::signals;
 
@@ -21,7 +21,8 @@ const INTERRUPTED_CODE: i32 = 128 + 2;
 fn process(target: &ClusterTarget, node: NodeId) -> Result<NodeProcess, CommandFailure> {
     let file = target.cluster_file()?;
     let entry = entry(&file, node)?;
-    NodeProcess::started_at(entry.pid, entry.start_ticks).ok_or_else(|| {
+    let process = local_process(entry)?;
+    NodeProcess::of(process).ok_or_else(|| {
         CommandFailure::new(ExitCode::Unreachable, format!("node {node} does not live any more"))
     })
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use samite_client::Client;
-use samite_client::runtime::{ClusterFile, NodeEntry};
+use samite_client::runtime::{ClusterFile, LocalProcess, NodeEntry};
 use samite_launch::aside::{self, way_back};
 use samite_launch::local::{self, spawn};
 use samite_launch::node_life;
@@ -15,7 +15,7 @@ use samite_types::NodeId;
 use samite_wire::control::NodeReachability;
 use samite_wire::membership::AdminRequest;
 
-use crate::cluster::ClusterTarget;
+use crate::cluster::{ClusterTarget, local_process};
 use crate::failure::{CommandFailure, ExitCode, IoContext};
 use crate::health::loss_words;
 use crate::output::CommandOutput;
@@ -106,7 +106,12 @@ fn entry(file: &ClusterFile, node: NodeId) -> Result<&NodeEntry, CommandFailure>
 }
 
 fn living(entry: &NodeEntry) -> Option<NodeProcess> {
-    NodeProcess::started_at(entry.pid, entry.start_ticks)
+    NodeProcess::of(entry.process.as_ref()?)
+}
+
+/// Refuses to start a node of a store whose nodes were not started by `samite up --local`.
+fn check_local(file: &ClusterFile) -> Result<(), CommandFailure> {
+    file.nodes.iter().try_for_each(|entry| local_process(entry).map(drop))
 }
 
 fn client(target: &ClusterTarget, file: &ClusterFile) -> Result<Client, CommandFailure> {
@@ -114,12 +119,14 @@ fn client(target: &ClusterTarget, file: &ClusterFile) -> Result<Client, CommandF
 }
 
 fn add(target: &ClusterTarget, mut file: ClusterFile, wait: u64) -> Result<String, CommandFailure> {
+    check_local(&file)?;
     let last = file.nodes.iter().map(|entry| entry.node.get()).max();
     let node = NodeId(last.map_or(0, |last| last + 1));
     let client = client(target, &file)?;
     client.admin_request(node, AdminRequest::Add)?;
     let StartedNode { entry, .. } = start(target, &file, &client, node, wait)?;
-    let line = format!("cluster {}: {node} is here (pid {})", file.cluster, entry.pid);
+    let pid = local_process(&entry)?.pid;
+    let line = format!("cluster {}: {node} is here (pid {pid})", file.cluster);
     file.nodes.push(entry);
     target.dir.write_cluster_file(&file)?;
     Ok(line)
@@ -131,9 +138,10 @@ fn restart(
     (node, renew): (NodeId, bool),
     wait: u64,
 ) -> Result<String, CommandFailure> {
+    check_local(&file)?;
     wait_for_end(&file, node)?;
     let before = entry(&file, node)?;
-    let ended = node_life::ended(&target.dir, before).map(|how| (before.pid, how));
+    let ended = before.pid().zip(node_life::ended(&target.dir, before));
     let client = client(target, &file);
     let aside = match renew {
         true => set_aside(&file, client.as_ref().ok(), node)?,
@@ -151,7 +159,7 @@ fn restart(
         let words = format!("{failure}{}", way_back(durable, node, aside.as_deref()));
         CommandFailure::new(failure.code, words)
     })?;
-    let pid = fresh.pid;
+    let pid = local_process(&fresh)?.pid;
     let mut line = match client {
         Ok(_) => format!("cluster {}: {node} is back (pid {pid})", file.cluster),
         Err(_) => format!(
@@ -226,7 +234,7 @@ fn start_process(
     let pid = child.id();
     let start_ticks = process::start_ticks(pid)
         .ok_or_else(|| CommandFailure::failed(format!("{node} has ended at once; see its log")))?;
-    Ok(NodeEntry { node, pid, start_ticks, socket, tcp: None })
+    Ok(NodeEntry::local(node, LocalProcess { pid, start_ticks, socket }))
 }
 
 /// A node that serves.
@@ -260,7 +268,7 @@ fn start(
             && Some(info.incarnation) != before
             && map.state(node).is_some_and(|state| state.reachability == NodeReachability::Online)
         {
-            entry.tcp = NodeEntry::tcp_of(&info.addresses);
+            entry.set_addresses(&info.addresses);
             return Ok(StartedNode { entry, losses: first.losses(&map) });
         }
         if Instant::now() >= until {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit};
-use samite_client::runtime::{ClusterDir, EtcdTlsFiles};
+use samite_client::runtime::{ClusterDir, ClusterSetup, EtcdTlsFiles};
 use samite_launch::directories;
 use samite_launch::memory::{self, MemoryRoom};
 use samite_launch::node_life::{self, NodeLife};
@@ -15,10 +15,14 @@ use samite_node::{
     ClusterTiming, CoordinatorConfig, FlashConfig, InstanceConfig, MetricsAddress, NodeConfig,
     NodeEvent, SCRUB_INTERVAL, StopHandle, StoreConfig, TlsConfig,
 };
-use samite_types::NodeId;
+use samite_transport::Address;
 use samite_types::fault::{FaultTable, parse_time};
+use samite_types::{NodeId, Redundancy};
+use samite_wire::control::ReadsKind;
 
+use super::by_hand::{self, HostDescription, ListenAddress};
 use crate::cluster::ClusterTarget;
+use crate::commands::dataset::parse_reads;
 use crate::failure::{CommandFailure, IoContext};
 use crate::log::LogControl;
 use crate::size::parse_size;
@@ -27,9 +31,12 @@ use crate::{service_manager, signals, tls, turns};
 /// The arguments of a node that serves.
 #[derive(clap::Args)]
 pub struct ServeArgs {
-    /// The cluster's directory; it must hold the key. Must come first
+    /// The cluster's directory, named as the cluster; it must hold the key [default: that of the cluster in the runtime directory]
     #[arg(long, value_name = "DIR")]
-    dir: PathBuf,
+    dir: Option<PathBuf>,
+    /// Put this key (32 bytes, mode 0600) into the cluster's directory if it has none
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
     /// Number of this node, from 0
     #[arg(long, value_name = "N")]
     node: u32,
@@ -48,6 +55,15 @@ pub struct ServeArgs {
     /// So many nodes, from the first, have a coordinator
     #[arg(long, value_name = "N", default_value_t = 1)]
     coordinators: u32,
+    /// Where the coordinators of all hosts are, `tcp://HOST:PORT` each or `tls://HOST:PORT`: one, in node 0, or three and more, in the first nodes, in their order
+    #[arg(long, value_name = "URLS", value_delimiter = ',', value_parser = by_hand::parse_coordinator, conflicts_with_all = ["coordinators", "third_voter"])]
+    coordinator: Vec<Address>,
+    /// Nodes that hold each record of datasets that commands make by themselves
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
+    mirror: u8,
+    /// Who answers reads of them: `primary` or `any`
+    #[arg(long, value_name = "WHO", default_value = "primary", value_parser = parse_reads)]
+    reads: ReadsKind,
     /// Two nodes keep the coordinators' state together with a third process, which is node 4294967295
     #[arg(long)]
     third_voter: bool,
@@ -66,14 +82,14 @@ pub struct ServeArgs {
     /// The cluster has served before: without its coordinators' state nothing is begun anew
     #[arg(long)]
     founded: bool,
-    /// Listen on tcp at this address too; port 0 takes a free one
-    #[arg(long, value_name = "HOST:PORT")]
-    tcp: Option<String>,
+    /// Listen on tcp too, at an address by which other hosts reach this one; may be given more than once. Without a port, the one in the list of coordinators, or a free one
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = by_hand::parse_listen)]
+    listen: Vec<ListenAddress>,
     /// Take TLS on tcp, and nothing else, with a key pair that comes of the cluster key
-    #[arg(long, requires = "tcp")]
+    #[arg(long)]
     tls: bool,
     /// The same, with this certificate (PEM), which an authority in the directory's ca.pem has signed
-    #[arg(long, value_name = "FILE", requires = "tcp", requires = "tls_key")]
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// The certificate's private key (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
@@ -95,11 +111,19 @@ pub struct ServeArgs {
 /// Serves.
 pub fn run(args: &ServeArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let dir = cluster_dir(args, target)?;
+    let is_by_hand = !args.coordinator.is_empty();
+    // Before anything is made.
+    let takes_tls = by_hand::check_coordinators(&args.coordinator, args.nodes)?;
     let node = NodeId(args.node);
+    let listen = by_hand::listen_addresses(&args.listen, &args.coordinator, node)?;
+    if is_by_hand || args.key_file.is_some() {
+        by_hand::prepare(&dir, args.key_file.as_deref())?;
+    }
+    dir.check()?;
     let stop = StopHandle::new();
     let stopping = stop.clone();
     let destination = LogDestination::choose(args.log.as_deref(), dir.log_path(node));
-    let log = LogControl::begin(destination, "info")?;
+    let log = LogControl::begin(destination, "info", is_by_hand)?;
     let reopened = log.clone();
     let ends = move || {
         service_manager::stopping();
@@ -109,32 +133,59 @@ pub fn run(args: &ServeArgs, target: &ClusterTarget) -> Result<(), CommandFailur
     // The kernel cuts it to 15 bytes; without it `ps` shows all nodes alike.
     let title = std::ffi::CString::new(node_life::name(&dir, node)).unwrap_or_default();
     rustix::thread::set_name(&title).doing("name the process")?;
+    let config = config(args, &dir, (listen, takes_tls), log)?;
     let life = NodeLife::begin(&dir, node);
-    let served = serve(args, &dir, (node, log), &stop);
+    let setup = setup(args, &config);
+    let here = is_by_hand.then(|| HostDescription { dir: &dir, setup });
+    let mut is_cleared = false;
+    let mut on_event = |event: NodeEvent| match event {
+        NodeEvent::Listening { addresses } => {
+            tracing::info!(%node, addresses = addresses.join(" "), "listening");
+        }
+        NodeEvent::Serving { epoch } => {
+            tracing::info!(%node, %epoch, "serving");
+            service_manager::ready(&format!("serving since epoch {epoch}"));
+        }
+        NodeEvent::Alive => service_manager::alive(),
+        NodeEvent::Nodes { nodes } => here.iter().for_each(|here| here.write(&nodes)),
+        NodeEvent::ShutdownAsked => {
+            here.iter().for_each(HostDescription::clear);
+            is_cleared = here.is_some();
+        }
+    };
+    let served = samite_node::run(config, &mut on_event, &stop).map_err(|error| {
+        tracing::error!(%node, %error, "node failed");
+        CommandFailure::from(error)
+    });
     let how = match &served {
         Ok(()) => "stopped".to_owned(),
         Err(failure) => format!("failed: {failure}"),
     };
-    life.end(&dir, node, how);
+    tracing::info!(%node, how, "ends");
+    match is_cleared {
+        true => life.forget(&dir, node),
+        false => life.end(&dir, node, how),
+    }
     served
 }
 
-fn serve(
+fn config(
     args: &ServeArgs,
     dir: &ClusterDir,
-    (node, log): (NodeId, LogControl),
-    stop: &StopHandle,
-) -> Result<(), CommandFailure> {
+    (listen, takes_tls): (Vec<String>, bool),
+    log: LogControl,
+) -> Result<NodeConfig, CommandFailure> {
     // For all threads of the node.
     turns::ask_for_short();
     raise_descriptors();
-    let config = NodeConfig {
+    let node = NodeId(args.node);
+    let mut config = NodeConfig {
         host: None,
         node,
         cluster: dir.name().to_owned(),
         socket: dir.socket_path(node)?,
-        tcp: args.tcp.clone(),
-        tls: tls(args, dir)?,
+        listen,
+        tls: tls(args, dir, takes_tls)?,
         fault_log: Some(dir.fault_log_path(node)),
         faults: fault_table(dir, node)?,
         key: dir.read_key()?,
@@ -148,23 +199,35 @@ fn serve(
         metrics: args.metrics.clone(),
         logs: Some(Arc::new(log)),
         tells_alive: service_manager::wants_signs_of_life(),
+        setup: Vec::new(),
     };
-    let mut on_event = |event: NodeEvent| match event {
-        NodeEvent::Listening { addresses } => {
-            tracing::info!(%node, addresses = addresses.join(" "), "listening");
-        }
-        NodeEvent::Serving { epoch } => {
-            tracing::info!(%node, %epoch, "serving");
-            service_manager::ready(&format!("serving since epoch {epoch}"));
-        }
-        NodeEvent::Alive => service_manager::alive(),
-    };
-    samite_node::run(config, &mut on_event, stop).map_err(|error| {
-        tracing::error!(%node, %error, "node failed");
-        CommandFailure::from(error)
-    })?;
-    tracing::info!(%node, "stopped");
-    Ok(())
+    config.setup = serde_json::to_vec(&setup(args, &config)).unwrap_or_default();
+    Ok(config)
+}
+
+/// How the cluster was set up, as far as it matters to clients on other hosts.
+fn setup(args: &ServeArgs, config: &NodeConfig) -> ClusterSetup {
+    ClusterSetup {
+        redundancy: Redundancy(args.mirror),
+        reads: args.reads,
+        founders: args.nodes,
+        memory_bytes: config.memory_bytes,
+        shards: args.shards,
+        partitions: args.partitions,
+        tcp: !config.listen.is_empty(),
+        tls: !matches!(config.tls, TlsConfig::Off),
+        coordinators: coordinators(args),
+        is_founded: true,
+        ..ClusterSetup::default()
+    }
+}
+
+/// Nodes, from the first, with a coordinator.
+fn coordinators(args: &ServeArgs) -> u32 {
+    match args.coordinator.len() {
+        0 => args.coordinators,
+        some => u32::try_from(some).unwrap_or(u32::MAX),
+    }
 }
 
 /// Where this node keeps durable datasets. Of a process that only votes just its voter lies there.
@@ -197,9 +260,9 @@ fn memory(args: &ServeArgs) -> Result<u64, CommandFailure> {
     memory.map_err(|error| CommandFailure::usage(error.message()))
 }
 
-fn tls(args: &ServeArgs, dir: &ClusterDir) -> Result<TlsConfig, CommandFailure> {
+fn tls(args: &ServeArgs, dir: &ClusterDir, takes: bool) -> Result<TlsConfig, CommandFailure> {
     let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) else {
-        return Ok(if args.tls { TlsConfig::ClusterKey } else { TlsConfig::Off });
+        return Ok(if args.tls || takes { TlsConfig::ClusterKey } else { TlsConfig::Off });
     };
     let authorities = dir.read_authorities()?.ok_or_else(|| {
         let path = dir.path().join("ca.pem");
@@ -223,21 +286,25 @@ fn fault_table(dir: &ClusterDir, node: NodeId) -> Result<Option<FaultTable>, Com
 /// Which coordinators there are, and whether one is in this node.
 fn coordinator(args: &ServeArgs, dir: &ClusterDir) -> Result<CoordinatorConfig, CommandFailure> {
     let me = NodeId(args.node);
-    let address = |node| -> Result<String, CommandFailure> {
-        Ok(format!("unix://{}", dir.socket_path(node)?.display()))
+    let coordinators = coordinators(args);
+    let address = |node: NodeId| -> Result<String, CommandFailure> {
+        match args.coordinator.get(node.get() as usize) {
+            Some(address) => Ok(address.to_string()),
+            None => Ok(format!("unix://{}", dir.socket_path(node)?.display())),
+        }
     };
     let etcd_tls = etcd_tls(args)?.map(|(_, tls)| tls);
     let mut others = Vec::new();
-    for node in (0..args.coordinators).map(NodeId).filter(|node| *node != me) {
+    for node in (0..coordinators).map(NodeId).filter(|node| *node != me) {
         others.push(address(node)?);
     }
     // With durable datasets it has to outlive the cluster's directory: it says which there are.
     let place = |name: &str, other| args.durable.as_ref().map_or(other, |path| path.join(name));
     let store = if !args.etcd.is_empty() {
         StoreConfig::Etcd { endpoints: args.etcd.clone(), tls: etcd_tls }
-    } else if args.coordinators > 1 {
+    } else if coordinators > 1 {
         let third = args.third_voter.then_some(NodeId::THIRD_VOTER);
-        let first = (0..args.coordinators).map(NodeId).chain(third);
+        let first = (0..coordinators).map(NodeId).chain(third);
         StoreConfig::Voters {
             path: place("voter", dir.voter_path(me)),
             is_synced: args.durable.is_some(),
@@ -249,7 +316,7 @@ fn coordinator(args: &ServeArgs, dir: &ClusterDir) -> Result<CoordinatorConfig, 
         StoreConfig::File(place("coordinator", dir.map_path()))
     };
     // A node without a voter may be given the one of a node that is gone.
-    let may_lead = args.node < args.coordinators || matches!(store, StoreConfig::Voters { .. });
+    let may_lead = args.node < coordinators || matches!(store, StoreConfig::Voters { .. });
     let own = InstanceConfig {
         expected: args.nodes as usize,
         partitions: args.partitions,
@@ -266,10 +333,9 @@ fn etcd_tls(args: &ServeArgs) -> Result<Option<(EtcdTlsFiles, EtcdTls)>, Command
 
 /// The directory given by path; its last component is the cluster's name.
 fn cluster_dir(args: &ServeArgs, target: &ClusterTarget) -> Result<ClusterDir, CommandFailure> {
-    let name = args.dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let parent = args.dir.parent().unwrap_or_else(|| target.runtime.path());
+    let Some(path) = &args.dir else { return Ok(target.dir.clone()) };
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let parent = path.parent().unwrap_or_else(|| target.runtime.path());
     let dir = samite_client::runtime::RuntimeDir::at(parent).and_then(|base| base.cluster(name));
-    let dir = dir.map_err(|error| CommandFailure::usage(format!("--dir: {error}")))?;
-    dir.check()?;
-    Ok(dir)
+    dir.map_err(|error| CommandFailure::usage(format!("--dir: {error}")))
 }
