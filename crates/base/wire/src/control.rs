@@ -314,6 +314,8 @@ pub struct NodeInfo {
     pub node: NodeId,
     /// Name of the host it runs on (its boot id and its name), so that a client knows when `unix://` and `shm://` reach it.
     pub host: String,
+    /// Name of the rack of that host, or of whatever else fails as a whole; empty: not known.
+    pub rack: String,
     /// Addresses as URLs, best first: `shm://PATH`, `unix://PATH`, `tcp://HOST:PORT`.
     pub addresses: Vec<String>,
     /// Given to the process when it starts ([`incarnation_at`]): another one means that what was only in memory is gone. A process that started later has a

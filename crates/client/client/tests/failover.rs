@@ -253,6 +253,7 @@ impl Stage {
         let info = |node: usize| NodeInfo {
             node: NodeId(node as u32),
             host: host.clone(),
+            rack: String::new(),
             addresses: vec![addresses[node].clone()],
             incarnation: 1,
             targets: vec![TargetInfo {

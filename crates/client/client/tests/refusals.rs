@@ -137,6 +137,7 @@ impl Stage {
         let node = NodeInfo {
             node: NodeId(0),
             host: host.clone(),
+            rack: String::new(),
             addresses: vec![address.clone()],
             incarnation: 1,
             targets: vec![target],

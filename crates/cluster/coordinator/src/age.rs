@@ -70,7 +70,7 @@ mod tests {
     fn info(incarnation: u64, storage: u64) -> NodeInfo {
         let targets = vec![TargetInfo { target: TargetId(0), capacity_bytes: 1 << 30, storage }];
         let (host, addresses) = ("h".into(), vec!["tcp://h:1".into()]);
-        NodeInfo { node: NodeId(0), host, addresses, incarnation, targets }
+        NodeInfo { node: NodeId(0), host, rack: String::new(), addresses, incarnation, targets }
     }
 
     /// A coordinator that a node has joined by this storage.

@@ -99,10 +99,12 @@ impl Coordinator {
             .filter(|place| place.is_open && place.weight > 0)
             .filter(|place| taken.iter().all(|other| other.node != place.node))
             .min_by_key(|place| {
-                let is_near =
-                    taken.iter().any(|other| other.target != bad && other.host == place.host);
+                let others = || taken.iter().filter(|other| other.target != bad);
+                let is_near = others().any(|other| other.host == place.host);
+                let is_in_rack =
+                    others().any(|other| !place.rack.is_empty() && other.rack == place.rack);
                 let held = held.get(&place.target).copied().unwrap_or(0) as u128;
-                (is_near, (held << 64) / u128::from(place.weight), place.target)
+                (is_near, is_in_rack, (held << 64) / u128::from(place.weight), place.target)
             });
         if let Some(best) = best {
             for target in goal[partition].iter_mut().filter(|target| **target == bad) {
@@ -143,6 +145,7 @@ pub(crate) fn places(
             target: target.target,
             node: info.node,
             host: info.host.clone(),
+            rack: info.rack.clone(),
             weight: target.capacity_bytes,
             is_open: !is_away(index),
         }));

@@ -35,6 +35,7 @@ fn map(epoch: u64, term: u32, members: &[(u32, MemberConsistency)]) -> ClusterMa
     let info = |node: u32| NodeInfo {
         node: NodeId(node),
         host: format!("host-{node}"),
+        rack: String::new(),
         addresses: vec![format!("tcp://127.0.0.1:{}", 7000 + node)],
         incarnation: 1,
         targets: vec![TargetInfo { target: TargetId(node), capacity_bytes: 1 << 20, storage: 0 }],

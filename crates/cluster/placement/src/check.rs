@@ -120,6 +120,7 @@ fn node_fault(info: &NodeInfo) -> std::result::Result<(), String> {
         return Err(format!("{} addresses", info.addresses.len()));
     }
     if info.host.len() > ADDRESS_LEN_MAX
+        || info.rack.len() > ADDRESS_LEN_MAX
         || info.addresses.iter().any(|address| address.len() > ADDRESS_LEN_MAX)
     {
         return Err("address over its limit".into());

@@ -8,8 +8,10 @@
 //! that a target that is gone held go to others, and a new target's share comes from those that
 //! have too much. Then it turns roles round within groups, which moves no data.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+mod shares;
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::{HashMap, VecDeque};
 
 use samite_types::{Error, ErrorKind, NodeId, PartitionId, Redundancy, Result, TargetId};
 
@@ -22,8 +24,11 @@ pub struct PlacementTarget {
     pub target: TargetId,
     /// Its node: never two members of a group on one.
     pub node: NodeId,
-    /// Name of its host: two members of a group only where it cannot be otherwise.
+    /// Name of its host: two members of a group only where there are too few hosts.
     pub host: String,
+    /// Name of the rack of that host: two members of a group only where there are too few racks, or
+    /// some have too little room. Empty: not known.
+    pub rack: String,
     /// Its share of everything, which is its capacity.
     pub weight: u64,
     /// Whether it may become a member of more groups than it is.
@@ -79,12 +84,36 @@ const PARTS: u64 = 64;
 /// Comparisons of groups to make a new table more even.
 const SWAPS_TRIED_MAX: usize = 1 << 18;
 
+/// [`PlacementWork::closeness`] of two on a host, in members in one rack.
+const ON_HOST: usize = 16;
+
+/// For each place the first one with the same name.
+fn first_alike<'a>(
+    places: &[&'a PlacementTarget],
+    name: impl Fn(&'a PlacementTarget) -> (&'a str, &'a str),
+) -> Vec<usize> {
+    let mut first: HashMap<(&str, &str), usize> = HashMap::new();
+    let places = places.iter().enumerate();
+    places.map(|(at, place)| *first.entry(name(place)).or_insert(at)).collect()
+}
+
+/// For each place the first one on the same node.
+fn nodes_of(places: &[&PlacementTarget]) -> Vec<usize> {
+    let mut first: HashMap<NodeId, usize> = HashMap::new();
+    let places = places.iter().enumerate();
+    places.map(|(at, place)| *first.entry(place.node).or_insert(at)).collect()
+}
+
 /// Positions in `places`; ids only at both ends.
 struct PlacementWork<'a> {
     places: &'a [&'a PlacementTarget],
     /// The first place on the host of each.
     hosts: Vec<usize>,
+    /// The first place in the rack of each, or on its host where the rack is not known.
+    racks: Vec<usize>,
     redundancy: usize,
+    /// The first place on the node of each.
+    nodes: Vec<usize>,
     /// Members, the primary first.
     groups: Vec<Vec<usize>>,
     /// Memberships of each place, and how many it should have.
@@ -117,14 +146,14 @@ impl<'a> PlacementWork<'a> {
             places.iter().filter(|place| place.is_open).map(|place| place.weight).collect();
         let mean =
             open.iter().map(|weight| u128::from(*weight)).sum::<u128>() / open.len().max(1) as u128;
-        let mut hosts: HashMap<&str, usize> = HashMap::new();
         let mut work = Self {
             places,
-            hosts: places
-                .iter()
-                .enumerate()
-                .map(|(at, place)| *hosts.entry(&place.host).or_insert(at))
-                .collect(),
+            hosts: first_alike(places, |place| (&place.host, "")),
+            racks: first_alike(places, |place| match place.rack.is_empty() {
+                true => (&place.host, ""),
+                false => ("", &place.rack),
+            }),
+            nodes: nodes_of(places),
             redundancy,
             groups: Vec::new(),
             count: vec![0; places.len()],
@@ -189,60 +218,6 @@ impl<'a> PlacementWork<'a> {
         }
     }
 
-    /// Memberships that each place should have: by weight, but a node is in a group once; and what is not open keeps what it has.
-    fn quotas(&self) -> Vec<usize> {
-        let partitions = self.groups.len();
-        let mut quota = self.count.clone();
-        let mut nodes: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
-        for (at, place) in self.places.iter().enumerate() {
-            if place.is_open && place.weight > 0 {
-                nodes.entry(place.node).or_default().push(at);
-            } else if place.is_open {
-                quota[at] = 0;
-            }
-        }
-        let shut = (0..self.places.len()).filter(|at| !self.places[*at].is_open);
-        let mut left =
-            (partitions * self.redundancy).saturating_sub(shut.map(|at| quota[at]).sum());
-        // Nodes that would get more than every partition get every partition, and the others share the rest.
-        let mut sharing: Vec<NodeId> = nodes.keys().copied().collect();
-        let mut share: BTreeMap<NodeId, usize> = BTreeMap::new();
-        while !sharing.is_empty() {
-            let wanted: Vec<(u64, usize)> = sharing
-                .iter()
-                .map(|node| {
-                    let at = &nodes[node];
-                    let weight =
-                        at.iter().fold(0u64, |sum, at| sum.saturating_add(self.places[*at].weight));
-                    (weight, at.iter().map(|at| self.count[*at]).sum())
-                })
-                .collect();
-            let parts = quotas(&wanted, left);
-            let full: Vec<NodeId> = sharing
-                .iter()
-                .zip(&parts)
-                .filter(|(_, part)| **part > partitions)
-                .map(|(node, _)| *node)
-                .collect();
-            if full.is_empty() {
-                share.extend(sharing.iter().copied().zip(parts));
-                break;
-            }
-            left = left.saturating_sub(full.len() * partitions);
-            share.extend(full.iter().map(|node| (*node, partitions)));
-            sharing.retain(|node| !full.contains(node));
-        }
-        for (node, at) in &nodes {
-            let wanted: Vec<(u64, usize)> =
-                at.iter().map(|at| (self.places[*at].weight, self.count[*at])).collect();
-            for (at, part) in at.iter().zip(quotas(&wanted, share.get(node).copied().unwrap_or(0)))
-            {
-                quota[*at] = part;
-            }
-        }
-        quota
-    }
-
     /// Gives partitions that are new their primaries: as if they were not mirrored.
     fn found(&mut self) -> Result<()> {
         let open: Vec<(TargetId, u64)> = self
@@ -286,20 +261,19 @@ impl<'a> PlacementWork<'a> {
                 .all(|member| self.places[*member].node != node || Some(*member) == instead)
     }
 
-    /// How little `group` wants `place` in place of `instead`: no room, the same host, too often beside the other members, load, and the score.
+    /// How little `group` wants `place` in place of `instead`: the same host or rack, no room, too often beside the other members, load, and the score.
     fn aversion(
         &self,
         group: usize,
         place: usize,
         instead: Option<usize>,
-    ) -> (bool, bool, u64, u64, Reverse<u64>) {
+    ) -> (usize, bool, u64, u64, Reverse<u64>) {
         let is_full = self.count[place] >= self.quota[place];
         let others = || self.groups[group].iter().filter(|member| Some(**member) != instead);
-        let same_host = others().any(|member| self.hosts[*member] == self.hosts[place]);
         let nearness = others().map(|member| self.nearness(*member, place)).sum();
         let load = (self.count[place] as u64) * 1024 / (self.quota[place] as u64).max(1);
         let score = score(PartitionId(group as u32), self.places[place].target);
-        (is_full, same_host, nearness, load, Reverse(score))
+        (self.closeness(group, place, instead), is_full, nearness, load, Reverse(score))
     }
 
     /// How often `other` is beside `member`, in proportion to its weight, rounded.
@@ -338,11 +312,17 @@ impl<'a> PlacementWork<'a> {
                     .enumerate()
                     .flat_map(|(index, group)| under.iter().map(move |to| (index, *group, *to)))
                     .filter(|(_, group, to)| self.may_join(*group, *to, Some(over)))
-                    .min_by_key(|(_, group, to)| {
-                        let gained = self.aversion(*group, *to, Some(over));
-                        let lost = self.aversion(*group, over, Some(over));
-                        (gained.1, (gained.2 + 1024).saturating_sub(lost.2), Reverse(gained.4))
-                    });
+                    .filter_map(|(index, group, to)| {
+                        let gained = self.aversion(group, to, Some(over));
+                        let lost = self.aversion(group, over, Some(over));
+                        // Better uneven than together.
+                        let closer = gained.0.cmp(&lost.0);
+                        let nearer = (gained.2 + 1024).saturating_sub(lost.2);
+                        let key = (closer, nearer, Reverse(gained.4));
+                        (closer != Ordering::Greater).then_some((key, (index, group, to)))
+                    })
+                    .min_by_key(|(key, _)| *key)
+                    .map(|(_, found)| found);
                 let Some((index, group, to)) = best else { break };
                 self.replace(group, over, to);
                 held.swap_remove(index);
@@ -374,8 +354,8 @@ impl<'a> PlacementWork<'a> {
         let is_possible = x != y
             && self.may_join(one.0, y, Some(x))
             && self.may_join(other.0, x, Some(y))
-            && self.same_hosts(one.0, y, x) + self.same_hosts(other.0, x, y)
-                <= self.same_hosts(one.0, x, x) + self.same_hosts(other.0, y, y);
+            && self.closeness(one.0, y, Some(x)) + self.closeness(other.0, x, Some(y))
+                <= self.closeness(one.0, x, Some(x)) + self.closeness(other.0, y, Some(y));
         if !is_possible {
             return;
         }
@@ -388,11 +368,16 @@ impl<'a> PlacementWork<'a> {
         }
     }
 
-    /// Members of `group` other than `instead` on the host of `place`.
-    fn same_hosts(&self, group: usize, place: usize, instead: usize) -> usize {
-        let host = self.hosts[place];
-        let others = self.groups[group].iter().filter(|member| **member != instead);
-        others.filter(|member| self.hosts[**member] == host).count()
+    /// How close `place` is to the members of `group` other than `instead`: what may fail together.
+    fn closeness(&self, group: usize, place: usize, instead: Option<usize>) -> usize {
+        let others = self.groups[group].iter().filter(|member| Some(**member) != instead);
+        let close = others.map(|member| {
+            if self.hosts[*member] == self.hosts[place] {
+                return ON_HOST;
+            }
+            usize::from(self.racks[*member] == self.racks[place])
+        });
+        close.sum()
     }
 
     /// How often `member` is beside the others of its group, and follows its primary.

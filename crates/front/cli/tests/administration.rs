@@ -159,3 +159,65 @@ fn the_version_names_the_commit() {
     // Built elsewhere, of an archive, it names none.
     assert!(words.len() == 2 || !is_repository, "{said}");
 }
+
+/// The lines of the unit `samite@.service`.
+fn unit() -> String {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../packaging/systemd/samite@.service");
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn the_unit_is_sound() {
+    if !samite_testkit::has("systemd-analyze") {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    // The manual does not lie here, and the program lies elsewhere than on a user's machine.
+    let unit = unit().replace("/usr/bin/samite", env!("CARGO_BIN_EXE_samite"));
+    let path = scratch.path().join("samite@job.service");
+    std::fs::write(&path, unit).unwrap();
+    let verified = Command::new("systemd-analyze").arg("verify").arg(&path).output().unwrap();
+    let said = String::from_utf8_lossy(&verified.stderr).into_owned();
+    // About units of the machine it may say what it likes.
+    assert!(!said.contains("samite@job"), "{said}");
+    assert!(verified.status.success() || !said.is_empty(), "{verified:?}");
+}
+
+#[test]
+fn the_line_of_the_unit_starts_a_node_that_clients_find() {
+    let samite = Samite::new();
+    let unit = unit();
+    let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+    let key = samite.scratch().join("job.key");
+    std::fs::write(&key, [9; 32]).unwrap();
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(samite.runtime()).unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let options = format!(
+        "--node 0 --nodes 1 --memory 64M --listen 127.0.0.1:{port} --coordinator tls://127.0.0.1:{port}"
+    );
+    let line = line
+        .replace("/usr/bin/samite", env!("CARGO_BIN_EXE_samite"))
+        .replace("/etc/samite/%i.key", key.to_str().unwrap())
+        .replace("$SAMITE_NODE", &options)
+        .replace("%i", "job");
+    let path = samite.scratch().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut words = line.split_whitespace();
+    let mut command = samite.beside(words.next().unwrap());
+    let child = command.args(words).env("NOTIFY_SOCKET", &path).stderr(Stdio::null());
+    let mut child = child.spawn().unwrap();
+    let mut said = [0; 512];
+    let len = socket.recv(&mut said).unwrap();
+    assert!(said[..len].starts_with(b"READY=1\n"));
+    samite.ok(["kv", "put", "key", "value", "--name", "job"]);
+    assert_eq!(samite.ok(["kv", "get", "key", "--name", "job"]).trim(), "value");
+    let status = samite.ok(["status", "--name", "job"]);
+    assert!(status.contains("tls on tcp: on"), "{status}");
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    assert!(child.wait().unwrap().success());
+}

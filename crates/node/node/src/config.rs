@@ -25,6 +25,9 @@ pub struct NodeConfig {
     /// Name of the host; its [identity](samite_transport::host::host_identity) when `None`. A client
     /// on a host of another name reaches the node by tcp only.
     pub host: Option<String>,
+    /// Name of the rack of the host, or of whatever else fails as a whole; empty: not known. Members
+    /// of a mirror group are in different racks where there are enough.
+    pub rack: String,
     /// Path of the unix socket, which serves `unix://` and `shm://`; made at start, removed at the end.
     pub socket: PathBuf,
     /// Each `HOST:PORT` to listen on for tcp, the best for others first; port 0 takes a free one.

@@ -207,6 +207,7 @@ mod tests {
             node: NodeId(node),
             incarnation,
             host: format!("h{node}"),
+            rack: String::new(),
             addresses: vec![format!("tcp://h:{node}")],
             targets: vec![target],
         }

@@ -158,6 +158,7 @@ fn introduce(
     let storage = joined.as_ref().map_or(0, DirectoryMarks::tries);
     let info = NodeInfo {
         node: config.node,
+        rack: config.rack.clone(),
         host: config.host.clone().map_or_else(host_identity, Ok)?,
         addresses: addresses.to_vec(),
         incarnation,

@@ -20,6 +20,7 @@ pub(crate) fn three_nodes() -> Arc<ClusterMap> {
             node: NodeId(node),
             incarnation: 1,
             host: format!("h{node}"),
+            rack: String::new(),
             addresses: vec![format!("tcp://h:{node}")],
             targets: vec![target],
         };

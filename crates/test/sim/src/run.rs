@@ -340,6 +340,7 @@ fn info(node: u32, incarnation: u64, storage: u64) -> NodeInfo {
     NodeInfo {
         node: NodeId(node),
         host: format!("h{node}"),
+        rack: String::new(),
         addresses: vec![format!("tcp://n{node}:1")],
         incarnation,
         targets: vec![TargetInfo { target: TargetId(node), capacity_bytes: 1 << 30, storage }],

@@ -162,6 +162,7 @@ impl LocalCluster {
         let config = NodeConfig {
             fault_log: None,
             host: (self.options.apart && node != NodeId(0)).then(|| format!("host of {node}")),
+            rack: String::new(),
             faults: None,
             node,
             cluster: self.options.name.clone(),

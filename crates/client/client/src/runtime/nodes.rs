@@ -99,7 +99,7 @@ mod tests {
     fn info(addresses: &[&str]) -> NodeInfo {
         let addresses = addresses.iter().map(|&url| url.to_owned()).collect();
         let (node, host) = (NodeId(1), "h".to_owned());
-        NodeInfo { node, host, addresses, incarnation: 1, targets: Vec::new() }
+        NodeInfo { node, host, rack: String::new(), addresses, incarnation: 1, targets: Vec::new() }
     }
 
     #[test]

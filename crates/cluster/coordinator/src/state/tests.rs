@@ -10,6 +10,7 @@ fn info(incarnation: u64) -> NodeInfo {
     NodeInfo {
         node: NodeId(0),
         host: "h".into(),
+        rack: String::new(),
         addresses: vec!["tcp://h:1".into()],
         incarnation,
         targets: vec![TargetInfo { target: TargetId(0), capacity_bytes: 1 << 30, storage: 0 }],

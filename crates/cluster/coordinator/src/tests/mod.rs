@@ -23,6 +23,7 @@ fn node(id: u32, address: &str) -> NodeInfo {
     NodeInfo {
         node: NodeId(id),
         host: "host".into(),
+        rack: String::new(),
         addresses: vec![address.into()],
         incarnation: 1,
         targets: vec![TargetInfo { target: TargetId(id), capacity_bytes: 1 << 30, storage: 0 }],

@@ -12,6 +12,7 @@ fn place(id: u32) -> PlacementTarget {
         target: TargetId(id),
         node: NodeId(id),
         host: "h".into(),
+        rack: String::new(),
         weight: 1 << 30,
         is_open: true,
     }
@@ -197,12 +198,55 @@ proptest! {
             let exact = 1024.0 * place.weight as f64 / total as f64;
             prop_assert!((held as f64 - exact).abs() <= 2.0, "{held} for {exact}");
         }
-        let together = groups
-            .iter()
-            .filter(|group| group[0].get() % hosts == group[1].get() % hosts)
-            .count();
-        // The last groups take what room is left.
-        prop_assert!(together * 50 <= groups.len(), "{together} of {}", groups.len());
+        for group in &groups {
+            prop_assert!(group[0].get() % hosts != group[1].get() % hosts, "{group:?}");
+        }
+    }
+
+    #[test]
+    fn hosts_and_racks_are_kept_apart_however_uneven_they_are(
+        racks in 1..5u32,
+        // The rack of each host, and its nodes with their weights.
+        hosts in proptest::collection::vec((0..5u32, proptest::collection::vec(1..9u64, 1..4)), 2..7),
+        redundancy in 2..4u8,
+        gone in any::<proptest::sample::Index>(),
+    ) {
+        let mut places = Vec::new();
+        for ((rack, weights), host) in hosts.iter().zip(0..) {
+            for weight in weights {
+                let mut new = place(places.len() as u32);
+                (new.host, new.rack) = (format!("h{host}"), format!("r{}", rack % racks));
+                new.weight *= *weight;
+                places.push(new);
+            }
+        }
+        let nothing = vec![Vec::new(); 128];
+        let groups = arrange(&nothing, Redundancy(redundancy), &places).unwrap();
+        check_apart(&groups, redundancy, &places);
+        // And when a node goes, and comes back.
+        let lost = places.remove(gone.index(places.len()));
+        prop_assume!(!places.is_empty());
+        let less = arrange(&groups, Redundancy(redundancy), &places).unwrap();
+        check_apart(&less, redundancy, &places);
+        places.push(lost);
+        let again = arrange(&less, Redundancy(redundancy), &places).unwrap();
+        check_apart(&again, redundancy, &places);
+    }
+}
+
+/// Members of a group are on as many hosts as can be, and in different racks if there are enough.
+fn check_apart(groups: &Groups, redundancy: u8, places: &[PlacementTarget]) {
+    let of = |target: &TargetId| places.iter().find(|place| place.target == *target).unwrap();
+    let racks: BTreeSet<&str> = places.iter().map(|place| &*place.rack).collect();
+    let hosts: BTreeSet<&str> = places.iter().map(|place| &*place.host).collect();
+    for group in groups {
+        let on: BTreeSet<&str> = group.iter().map(|target| &*of(target).host).collect();
+        let within: BTreeSet<&str> = group.iter().map(|target| &*of(target).rack).collect();
+        let wanted = hosts.len().min(usize::from(redundancy));
+        assert_eq!(on.len(), wanted, "{group:?} of {places:?}");
+        if racks.len() >= usize::from(redundancy) {
+            assert_eq!(within.len(), usize::from(redundancy), "{group:?} of {places:?}");
+        }
     }
 }
 

@@ -50,6 +50,7 @@ fn map_data(nodes: u32) -> ClusterMapData {
             .map(|id| NodeInfo {
                 node: NodeId(id),
                 host: "h".into(),
+                rack: String::new(),
                 addresses: vec![format!("tcp://h:{id}")],
                 incarnation: 1,
                 targets: vec![TargetInfo { target: TargetId(id), capacity_bytes: 1, storage: 0 }],

@@ -103,6 +103,9 @@ pub struct ServeArgs {
     /// Serve metrics to Prometheus, by HTTP, at this loopback address or unix socket: `127.0.0.1:PORT`, `[::1]:PORT` (port 0 takes a free one) or `unix:PATH`
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<MetricsAddress>,
+    /// Rack of this host, or whatever else fails as a whole: copies of a record are in different ones where there are enough
+    #[arg(long, value_name = "NAME")]
+    rack: Option<String>,
     /// Log to this file, or to `stderr` [default: stderr under systemd and in a container, otherwise a file in the directory]
     #[arg(long, value_name = "FILE")]
     log: Option<String>,
@@ -181,6 +184,7 @@ fn config(
     let node = NodeId(args.node);
     let mut config = NodeConfig {
         host: None,
+        rack: args.rack.clone().unwrap_or_default(),
         node,
         cluster: dir.name().to_owned(),
         socket: dir.socket_path(node)?,
