@@ -177,8 +177,7 @@ impl Coordinator {
             let mut words =
                 format!("cluster {cluster}: {joined} of {} nodes have joined", self.expected);
             let founders = u32::try_from(self.expected).unwrap_or(u32::MAX);
-            let absent =
-                (0..founders).map(NodeId).filter(|node| !self.joined.contains_key(node));
+            let absent = (0..founders).map(NodeId).filter(|node| !self.joined.contains_key(node));
             let absent: Vec<String> =
                 absent.take(ABSENT_NAMED_MAX).map(|node| node.to_string()).collect();
             // Where founders have other numbers than the first, they cannot be named.

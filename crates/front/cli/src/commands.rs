@@ -1,6 +1,7 @@
 //! The commands: one module each, or one for a few that belong together.
 
 pub mod acknowledge;
+pub mod attach;
 pub mod bench;
 pub mod data;
 pub mod dataset;
@@ -8,6 +9,7 @@ pub mod df;
 pub mod down;
 pub mod fault;
 pub mod files;
+pub mod host_start;
 pub mod kv;
 pub mod ls;
 pub mod mount;

@@ -95,7 +95,8 @@ fn a_killed_node_ends_every_call_and_down_leaves_nothing() {
     }
 
     let runtime = cluster.runtime_path();
-    let pids: Vec<u32> = cluster.file().unwrap().nodes.iter().filter_map(|node| node.pid()).collect();
+    let pids: Vec<u32> =
+        cluster.file().unwrap().nodes.iter().filter_map(|node| node.pid()).collect();
     cluster.run(["down"]).unwrap();
     for pid in pids {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

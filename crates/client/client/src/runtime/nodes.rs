@@ -49,13 +49,8 @@ impl NodeEntry {
     #[must_use]
     pub fn from_map(info: &NodeInfo, process: Option<LocalProcess>, host: &str) -> Self {
         let host = process.is_none().then(|| host.to_owned());
-        let mut entry = Self {
-            node: info.node,
-            process,
-            host,
-            tcp: None,
-            more_addresses: Vec::new(),
-        };
+        let mut entry =
+            Self { node: info.node, process, host, tcp: None, more_addresses: Vec::new() };
         entry.set_addresses(&info.addresses);
         entry
     }

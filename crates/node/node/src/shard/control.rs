@@ -9,6 +9,7 @@ use samite_transport::server::{ConnId, ConnectionPeer, ReplySink};
 use samite_types::{Clock as _, Epoch, Error, ErrorKind, NodeId, RequestId, Result, SystemClock};
 use samite_wire::control::{self, ControlReply, ControlRequest};
 use samite_wire::frame::FrameKind;
+use samite_wire::limits::CLIENTS_TOLD_MAX;
 use samite_wire::membership::VOTE_MESSAGES_MAX;
 
 use super::ShardService;
@@ -42,6 +43,10 @@ impl ShardService {
             }
             ControlRequest::Status => Ok(Some(ControlReply::Status(self.shared.status()))),
             ControlRequest::Metrics => Ok(Some(ControlReply::Metrics(self.shared.node_metrics()))),
+            ControlRequest::Clients => {
+                let clients = lock(&self.shared.presence).some(CLIENTS_TOLD_MAX);
+                Ok(Some(ControlReply::Clients(clients)))
+            }
             ControlRequest::Setup => Ok(Some(ControlReply::Setup(self.shared.setup.clone()))),
             ControlRequest::Scrub { .. } if !is_trusted(peer) => {
                 Err(denied(peer, format_args!("have {} scrubbed", self.shared.node)))

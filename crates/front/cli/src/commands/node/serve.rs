@@ -174,6 +174,7 @@ fn config(
         cluster: dir.name().to_owned(),
         socket: dir.socket_path(node)?,
         listen,
+        holds_ports: !args.coordinator.is_empty(),
         tls: tls(args, dir, takes_tls)?,
         fault_log: Some(dir.fault_log_path(node)),
         faults: fault_table(dir, node)?,
@@ -343,11 +344,7 @@ fn log_to(dir: &ClusterDir, node: NodeId, tells: bool) -> Result<(), CommandFail
         true => BoxMakeWriter::new(file.and(std::io::stderr)),
         false => BoxMakeWriter::new(file),
     };
-    tracing_subscriber::fmt()
-        .with_writer(writer)
-        .with_ansi(false)
-        .with_env_filter(filter)
-        .init();
+    tracing_subscriber::fmt().with_writer(writer).with_ansi(false).with_env_filter(filter).init();
     Ok(())
 }
 
