@@ -67,6 +67,9 @@ const REQUEST_KINDS: MetricLabels = Fixed("kind", &["read", "list", "write", "lo
 const TIMED_KINDS: MetricLabels = Fixed("kind", &["read", "list", "write"]);
 const WAIT_QUEUES: MetricLabels =
     Fixed("queue", &["delegation", "commit", "shards", "inbox", "reads", "log", "worker"]);
+/// How the bytes of a connection travel.
+pub const LINK_TRANSPORTS: [&str; 4] = ["shm", "unix", "tcp", "tls"];
+const TRANSPORTS: MetricLabels = Fixed("transport", &LINK_TRANSPORTS);
 const FAULT_KINDS: MetricLabels = Fixed("kind", &["frame", "write"]);
 
 macro_rules! registry {
@@ -97,6 +100,9 @@ registry! {
     GaugeMetric MAP_EPOCH: "samite_map_epoch", Count, Sum, Stable, ALONE, "Epoch of the cluster map that the node has.";
     GaugeMetric LEADS: "samite_coordinator_leads", Count, Sum, Stable, ALONE, "1 while the coordinator instance in this node leads, else 0.";
     GaugeMetric CONNECTIONS: "samite_connections", Count, Sum, Stable, ALONE, "Connections open.";
+    GaugeMetric CLIENTS: "samite_clients", Count, Sum, Stable, ALONE, "Processes that have connections open and are no nodes; one that asks for this counts, too.";
+    GaugeMetric CLIENT_LINKS: "samite_client_links", Count, Sum, Stable, TRANSPORTS, "Connections open that clients have made, by how bytes travel.";
+    GaugeMetric NODE_LINKS: "samite_node_links", Count, Sum, Stable, TRANSPORTS, "Connections open that other nodes have made, by how bytes travel.";
     CounterMetric REQUESTS_RECEIVED: "samite_requests_received_total", Count, Sum, Stable, ALONE, "Requests with operations that came, whatever became of them. Look-ups in shared memory are none.";
     CounterMetric REQUESTS: "samite_requests_total", Count, Sum, Stable, REQUEST_KINDS, "Requests that were carried out or passed on, by kind; a request that waits counts once it goes on.";
     CounterMetric REQUESTS_REFUSED: "samite_requests_refused_total", Count, Sum, Stable, ALONE, "Requests with operations that were refused as a whole: not permitted, an old map, too large, no room.";

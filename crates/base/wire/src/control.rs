@@ -180,6 +180,8 @@ pub enum ControlRequest {
     },
     /// How the cluster was set up, as the node was told at its start. Reply: [`ControlReply::Setup`].
     Setup,
+    /// The clients that are connected, the one that asks included. Reply: [`ControlReply::Clients`].
+    Clients,
 }
 
 /// Answers a [`ControlRequest`].
@@ -253,6 +255,9 @@ pub enum ControlReply {
     /// The cluster's setup, which nodes do not look into; at most
     /// [`SETUP_LEN_MAX`](crate::limits::SETUP_LEN_MAX) bytes, none when the node was told nothing.
     Setup(Vec<u8>),
+    /// Clients that are connected: all, or [`CLIENTS_TOLD_MAX`](crate::limits::CLIENTS_TOLD_MAX) of
+    /// them.
+    Clients(Vec<ClientId>),
 }
 
 impl ControlReply {

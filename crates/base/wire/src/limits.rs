@@ -10,6 +10,8 @@ pub const RECORD_LEN_MAX: usize = 1 << 20;
 pub const VALUE_LEN_MAX: u64 = 1 << 30;
 /// Longest frame body, in bytes.
 pub const BODY_LEN_MAX: usize = 1 << 20;
+/// Most connected clients that a node names.
+pub const CLIENTS_TOLD_MAX: usize = 4096;
 /// Longest setup of a cluster that a node tells its clients, in bytes.
 pub const SETUP_LEN_MAX: usize = 64 << 10;
 /// Longest frame payload, in bytes.

@@ -8,7 +8,9 @@ use std::time::Duration;
 use samite_placement::{ClusterMap, check_dataset_spec};
 use samite_transport::client::{NodeLink, OutgoingRequest};
 use samite_transport::{Address, ClusterKey};
-use samite_types::{DatasetId, Deadline, Epoch, Error, ErrorKind, NodeId, PartitionId, Result};
+use samite_types::{
+    ClientId, DatasetId, Deadline, Epoch, Error, ErrorKind, NodeId, PartitionId, Result,
+};
 use samite_wire::control::{
     ControlReply, ControlRequest, DatasetSpec, LostRecords, PartitionCopy, decode, encode,
 };
@@ -388,6 +390,23 @@ impl Client {
             (_, ControlReply::Setup(setup)) if setup.len() <= SETUP_LEN_MAX => Ok(setup),
             (link, _) => Err(unexpected(&link, "how the cluster was set up")),
         }
+    }
+
+    /// The clients that are connected to a node, this one included, as far as it names them.
+    ///
+    /// # Errors
+    /// As [`Self::node_status`].
+    pub fn clients_at(&self, node: NodeId) -> Result<Vec<ClientId>> {
+        match self.ask_node(node, &ControlRequest::Clients, self.deadline())? {
+            (_, ControlReply::Clients(clients)) => Ok(clients),
+            (link, _) => Err(unexpected(&link, "which clients are connected")),
+        }
+    }
+
+    /// By which nodes know this client, in this process.
+    #[must_use]
+    pub fn id(&self) -> ClientId {
+        self.session().id
     }
 
     fn ask_node(

@@ -22,23 +22,41 @@ pub struct ClusterTarget {
     /// The cluster's directory in it.
     pub dir: ClusterDir,
     timeout: Option<Duration>,
+    is_named: bool,
 }
 
 impl ClusterTarget {
     /// From the option `--name`, else the environment, else the default.
     pub fn new(name: Option<String>, timeout: Option<Duration>) -> Result<Self, CommandFailure> {
         let usage = |error: Error| CommandFailure::usage(error.message());
-        let name = match name {
-            Some(name) => name,
+        let (name, is_named) = match name {
+            Some(name) => (name, true),
             None => match std::env::var(ENV_CLUSTER) {
-                Ok(name) if !name.is_empty() => name,
-                Ok(_) | Err(std::env::VarError::NotPresent) => DEFAULT_CLUSTER.to_owned(),
+                Ok(name) if !name.is_empty() => (name, true),
+                Ok(_) | Err(std::env::VarError::NotPresent) => match job() {
+                    Some(name) => (name, true),
+                    None => (DEFAULT_CLUSTER.to_owned(), false),
+                },
                 Err(error) => return Err(CommandFailure::usage(format!("{ENV_CLUSTER}: {error}"))),
             },
         };
         let runtime = RuntimeDir::for_user().map_err(usage)?;
         let dir = runtime.cluster(&name).map_err(usage)?;
-        Ok(Self { runtime, dir, timeout })
+        Ok(Self { runtime, dir, timeout, is_named })
+    }
+
+    /// Whether somebody has named it.
+    pub fn is_named(&self) -> bool {
+        self.is_named
+    }
+
+    /// The option by which a command means the cluster of this name, with a space before it; empty
+    /// for the default one.
+    pub fn option_for(name: &str) -> String {
+        match name {
+            DEFAULT_CLUSTER => String::new(),
+            name => format!(" --name {name}"),
+        }
     }
 
     /// The cluster's description.
@@ -95,6 +113,20 @@ impl ClusterTarget {
     }
 }
 
+/// The cluster's name in a job of Slurm or PBS: jobs of one user that share a host do not share
+/// stores.
+fn job() -> Option<String> {
+    job_name(|name| std::env::var(name).ok())
+}
+
+fn job_name(env: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let ids = ["SLURM_JOB_ID", "PBS_JOBID"].into_iter().filter_map(env);
+    let id = ids.filter(|id| !id.is_empty()).next()?;
+    // Jobs of PBS are called `123[4].server.domain`.
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+    Some(format!("job-{}", id.chars().map(plain).take(60).collect::<String>()))
+}
+
 /// The process of a node, which must run on this host.
 pub fn local_process(entry: &NodeEntry) -> Result<&LocalProcess, CommandFailure> {
     entry.process.as_ref().ok_or_else(|| {
@@ -117,4 +149,26 @@ fn context() -> CallerContext {
     let umask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(umask);
     CallerContext::of_process(umask.as_raw_mode())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_names_its_cluster() {
+        let env = |pairs: &'static [(&str, &str)]| {
+            move |name: &str| {
+                let found = pairs.iter().find(|(other, _)| *other == name);
+                found.map(|(_, value)| (*value).to_owned())
+            }
+        };
+        assert_eq!(job_name(env(&[])), None);
+        assert_eq!(job_name(env(&[("SLURM_JOB_ID", "")])), None);
+        assert_eq!(job_name(env(&[("SLURM_JOB_ID", "42")])).as_deref(), Some("job-42"));
+        let pbs = job_name(env(&[("PBS_JOBID", "12[3].server.site")]));
+        assert_eq!(pbs.as_deref(), Some("job-12-3-.server.site"));
+        let runtime = RuntimeDir::at("/run/x").unwrap();
+        assert!(runtime.cluster(&pbs.unwrap()).is_ok());
+    }
 }

@@ -1,6 +1,7 @@
 //! The commands: one module each, or one for a few that belong together.
 
 pub mod acknowledge;
+pub mod attach;
 pub mod bench;
 pub mod data;
 pub mod dataset;
@@ -9,6 +10,7 @@ pub mod down;
 pub mod events;
 pub mod fault;
 pub mod files;
+pub mod host_start;
 pub mod kv;
 pub mod logs;
 pub mod ls;

@@ -22,8 +22,8 @@ use clap::{Parser, Subcommand};
 
 use cluster::ClusterTarget;
 use commands::{
-    acknowledge, bench, data, dataset, df, down, events, fault, files, kv, logs, ls, mount, node,
-    object, run, scrub, set, stage, stat, status, up,
+    acknowledge, attach, bench, data, dataset, df, down, events, fault, files, host_start, kv,
+    logs, ls, mount, node, object, run, scrub, set, stage, stat, status, up,
 };
 use failure::{CommandFailure, EXIT_CODES};
 
@@ -65,6 +65,9 @@ enum TopCommand {
     Up(up::UpArgs),
     Status(status::StatusArgs),
     Down(down::DownArgs),
+    Attach(attach::AttachArgs),
+    Detach(attach::DetachArgs),
+    HostStart(host_start::HostStartArgs),
     Node(node::NodeArgs),
     Run(run::RunArgs),
     Mount(mount::MountArgs),
@@ -148,6 +151,9 @@ fn carry_out(command: TopCommand, target: &ClusterTarget) -> Result<(), CommandF
         TopCommand::Up(args) => up::run(&args, target),
         TopCommand::Status(args) => status::run(&args, target),
         TopCommand::Down(args) => down::run(&args, target),
+        TopCommand::Attach(args) => attach::attach(&args, target),
+        TopCommand::Detach(args) => attach::detach(&args, target),
+        TopCommand::HostStart(args) => host_start::run(&args, target),
         TopCommand::Node(args) => node::run(&args, target),
         TopCommand::Run(args) => run::run(&args, target),
         TopCommand::Mount(args) => mount::mount(&args, target),

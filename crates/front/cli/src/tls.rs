@@ -43,6 +43,16 @@ pub struct TlsRequest {
 }
 
 impl TlsArgs {
+    /// Whether there is to be TLS.
+    pub fn is_on(&self) -> bool {
+        self.tls || self.has_files()
+    }
+
+    /// Whether with certificates of one's own.
+    pub fn has_files(&self) -> bool {
+        self.tls_cert.is_some()
+    }
+
     /// Reads the files, if there are any.
     pub fn read(&self) -> Result<TlsRequest, CommandFailure> {
         let (Some(certificate), Some(key), Some(ca)) =

@@ -1,7 +1,7 @@
 //! Starting the nodes of a cluster, and ending them: plans, processes, and the files that tell of
 //! both. Knows no command line: commands make a plan of theirs, and report what came of it.
 //!
-//! [`local`] starts nodes on this host; launchers for other hosts are to stand beside it. What does
+//! [`local`] starts nodes on this host, [`hosts`] one on each of several, by a launcher. What does
 //! not depend on the host of a node is beside it, too: the arguments of a node's process
 //! ([`node_command`]), the record of a durable store ([`cluster_record`]), directories of nodes and
 //! what they keep on flash ([`directories`], [`aside`]).
@@ -15,6 +15,7 @@ pub mod cluster_record;
 mod connect;
 pub mod directories;
 mod etcd_members;
+pub mod hosts;
 mod io_context;
 pub mod local;
 pub mod memory;

@@ -198,44 +198,59 @@ fn remove_file(path: &Path) -> Result<()> {
     }
 }
 
-/// Name of the file that says that a cluster's directory is gone with the cluster: it was made for
-/// a node that somebody started by hand, or by `samite up --hosts`.
+/// Name of the file that says that a cluster's directory was there before its nodes, and stays.
+const STAYS_FILE: &str = "stays";
+/// Name of the file that says that it goes with them.
 const MADE_FILE: &str = "made";
-/// The files that stay in a directory that was there before its node.
+/// The files of ours that stay in such a directory, beside logs.
 const KEPT_FILES: [&str; 2] = ["key", "ca.pem"];
 
-/// Makes the directory of a node that is not started by `samite up --local`, with those above it,
-/// and notes that it goes with the node, unless it is there.
+/// Makes the directory of a cluster that is not started by `samite up --local`, with the runtime
+/// directory above it. One that is there, with nothing in it that tells of nodes, is somebody's own:
+/// it is noted that it stays when the cluster ends.
 ///
 /// # Errors
 /// `Denied`: it is there, and open to others; `Io`.
 pub fn make_directory(dir: &ClusterDir) -> Result<()> {
-    let is_there = dir.path().exists();
     if let Some(parent) = dir.path().parent() {
         RuntimeDir::at(parent)?.create()?;
     }
+    let is_there = dir.path().exists();
     dir.create()?;
-    if !is_there {
-        let path = dir.path().join(MADE_FILE);
+    let tells = |name: &str| matches!(name, "cluster.json" | MADE_FILE) || name.ends_with(".life");
+    let names = std::fs::read_dir(dir.path()).doing(format_args!("read {}", dir.path().display()));
+    let was_used = names?.flatten().any(|entry| entry.file_name().to_str().is_some_and(tells));
+    if is_there && !was_used {
+        let path = dir.path().join(STAYS_FILE);
         std::fs::write(&path, "").doing(format_args!("write {}", path.display()))?;
     }
     Ok(())
 }
 
-/// Removes what nodes have left in a directory that [`make_directory`] was asked for: all of it, or
-/// what tells of processes if it was there before. Its key and logs then stay.
+/// Notes that a cluster's directory was made for its nodes, and goes with them.
+///
+/// # Errors
+/// `Io`.
+pub fn note_made(dir: &ClusterDir) -> Result<()> {
+    let path = dir.path().join(MADE_FILE);
+    std::fs::write(&path, "").doing(format_args!("write {}", path.display()))
+}
+
+/// Removes the cluster's files and directory, as [`sweep`], when the cluster has ended. Of a
+/// directory that [stays](make_directory), what tells of nodes goes; its key and logs stay.
 ///
 /// # Errors
 /// As [`sweep`].
-pub fn sweep_made(dir: &ClusterDir) -> Result<()> {
-    if dir.path().join(MADE_FILE).exists() {
+pub fn clear(dir: &ClusterDir) -> Result<()> {
+    if !dir.path().join(STAYS_FILE).exists() {
         return sweep(dir);
     }
     let Ok(entries) = std::fs::read_dir(dir.path()) else { return Ok(()) };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let name = name.to_str().unwrap_or_default();
-        let stays = KEPT_FILES.contains(&name) || name.ends_with(".log");
+        let is_log = name.ends_with(".log") || name.ends_with(".log.1");
+        let stays = KEPT_FILES.contains(&name) || is_log;
         if is_our_file(name) && !stays {
             remove_file(&entry.path())?;
         }
@@ -245,7 +260,9 @@ pub fn sweep_made(dir: &ClusterDir) -> Result<()> {
 
 fn is_our_file(name: &str) -> bool {
     let name = name.strip_suffix(".new").unwrap_or(name);
-    if matches!(name, "key" | "ca.pem" | "cluster.json" | "map" | MADE_FILE)
+    // A log that was long.
+    let name = if name.ends_with(".log.1") { name.trim_end_matches(".1") } else { name };
+    if matches!(name, "key" | "ca.pem" | "cluster.json" | "map" | STAYS_FILE | MADE_FILE)
         || mounts::is_mount_file(name)
     {
         return true;
@@ -293,6 +310,7 @@ mod tests {
             "cluster.json.new",
             "n0.sock",
             "n12.log",
+            "n12.log.1",
             "n12.faults",
             "n12.table",
             "n12.life",
@@ -325,14 +343,22 @@ mod tests {
         make_directory(&made).unwrap();
         own.create().unwrap();
         make_directory(&own).unwrap();
-        for name in ["key", "n0.log", "n0.life", "cluster.json", "n0.voter", "notes.txt"] {
+        for name in ["key", "n0.log", "n0.life", "cluster.json", "n0.voter"] {
             std::fs::write(own.path().join(name), "").unwrap();
             std::fs::write(made.path().join(name), "").unwrap();
         }
-        std::fs::remove_file(made.path().join("notes.txt")).unwrap();
-        sweep_made(&made).unwrap();
+        std::fs::write(own.path().join("notes.txt"), "").unwrap();
+        // A node that is started again finds what it has left.
+        make_directory(&made).unwrap();
+        let told = runtime.cluster("told").unwrap();
+        told.create().unwrap();
+        note_made(&told).unwrap();
+        make_directory(&told).unwrap();
+        clear(&told).unwrap();
+        assert!(!told.path().exists());
+        clear(&made).unwrap();
         assert!(!made.path().exists());
-        sweep_made(&own).unwrap();
+        clear(&own).unwrap();
         let left = std::fs::read_dir(own.path()).unwrap().flatten();
         let mut left: Vec<_> = left.map(|entry| entry.file_name()).collect();
         left.sort();

@@ -29,8 +29,7 @@ pub fn node_arguments(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> V
     number("--shards", shards.into());
     number("--coordinators", setup.coordinators.into());
     number("--mirror", setup.redundancy.get().into());
-    let reads = if setup.reads == ReadsKind::Any { "any" } else { "primary" };
-    pair("--reads", reads.into());
+    pair("--reads", reads_word(setup.reads).into());
     let mut number = |option: &str, value: u64| pair(option, value.to_string().into());
     if let Some(partitions) = setup.partitions {
         number("--partitions", partitions.into());
@@ -71,6 +70,48 @@ pub fn node_arguments(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> V
     ];
     all.extend(flags.into_iter().filter(|(is_on, _)| *is_on).map(|(_, flag)| flag.into()));
     all
+}
+
+/// The arguments of `samite` for a node of a cluster on several hosts: it listens at this
+/// `HOST:PORT`, and these URLs are those of the coordinators.
+#[must_use]
+pub fn far_node_arguments(
+    dir: &ClusterDir,
+    setup: &ClusterSetup,
+    node: NodeId,
+    (listen, coordinators): (&str, &[String]),
+) -> Vec<OsString> {
+    // `--dir` first, as above.
+    let mut all: Vec<OsString> = vec!["node".into(), "--dir".into(), dir.path().into()];
+    let mut pair = |option: &str, value: String| all.extend([option.into(), value.into()]);
+    pair("--node", node.get().to_string());
+    pair("--nodes", setup.founders.to_string());
+    pair("--shards", setup.shards.to_string());
+    pair("--mirror", setup.redundancy.get().to_string());
+    pair("--reads", reads_word(setup.reads).to_owned());
+    pair("--listen", listen.to_owned());
+    pair("--coordinator", coordinators.join(","));
+    // Otherwise each host's own memory decides.
+    if setup.memory_bytes > 0 {
+        pair("--memory", setup.memory_bytes.to_string());
+    }
+    if let Some(partitions) = setup.partitions {
+        pair("--partitions", partitions.to_string());
+    }
+    if let Some(micros) = setup.scrub_interval_us {
+        pair("--scrub-interval", format!("{micros}us"));
+    }
+    if setup.tls {
+        all.push("--tls".into());
+    }
+    all
+}
+
+fn reads_word(reads: ReadsKind) -> &'static str {
+    match reads {
+        ReadsKind::Primary => "primary",
+        ReadsKind::Any => "any",
+    }
 }
 
 #[cfg(test)]

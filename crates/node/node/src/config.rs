@@ -33,6 +33,9 @@ pub struct NodeConfig {
     /// Each `HOST:PORT` to listen on for tcp, the best for others first; port 0 takes a free one.
     /// None: no tcp.
     pub listen: Vec<String>,
+    /// Whether the process keeps these ports until it has ended, so that others find out from afar
+    /// that it has.
+    pub holds_ports: bool,
     /// Whether that is with TLS, and nothing else.
     pub tls: TlsConfig,
     /// Cluster key.

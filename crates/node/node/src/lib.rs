@@ -20,6 +20,7 @@ mod faults;
 mod grants;
 mod inbox;
 mod joined_requests;
+mod link_counts;
 mod lock_connections;
 mod lock_recovery;
 mod locks;

@@ -7,6 +7,7 @@ use samite_types::{Clock, SystemClock};
 use samite_wire::status::{NodeMetrics, NodeStatus, ScrubStatus};
 
 use crate::inbox::ShardInbox;
+use crate::mutex::lock;
 use crate::shared::NodeShared;
 
 impl NodeShared {
@@ -61,6 +62,7 @@ impl NodeShared {
         let (usage, node) = (self.usage(), self.metrics.node());
         node.set(registry::UPTIME, self.started.elapsed().as_micros() as u64);
         node.set(registry::MAP_EPOCH, self.epoch().get());
+        node.set(registry::CLIENTS, lock(&self.presence).count() as u64);
         node.set(registry::LEADS, u64::from(self.membership.leads()));
         node.set(registry::MEMORY_CAPACITY, usage.capacity);
         node.set(registry::MEMORY_USED, usage.used);

@@ -37,6 +37,16 @@ impl ClientPresence {
         was_last
     }
 
+    /// How many are connected.
+    pub(crate) fn count(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Some of them, at most so many.
+    pub(crate) fn some(&self, most: usize) -> Vec<ClientId> {
+        self.connections.keys().copied().take(most).collect()
+    }
+
     pub(crate) fn is_here(&self, client: ClientId) -> bool {
         self.connections.contains_key(&client)
     }
@@ -133,7 +143,10 @@ mod tests {
         let client = ClientId(1);
         presence.came(client);
         presence.came(client);
+        assert_eq!((presence.count(), presence.some(9)), (1, vec![client]));
+        assert!(presence.some(0).is_empty());
         assert!(!presence.left(client) && presence.left(client) && !presence.left(client));
+        assert_eq!(presence.count(), 0);
         departures.add(client, Duration::from_secs(10));
         assert_eq!(departures.take(Duration::from_secs(11)), None);
         presence.came(client);

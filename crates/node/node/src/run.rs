@@ -241,6 +241,13 @@ fn listen(config: &NodeConfig) -> Result<Vec<Listener>> {
             }
         }
     }
+    if config.holds_ports {
+        for listener in listeners.iter().filter(|listener| listener.address().transport().is_tcp())
+        {
+            // For the kernel to close, when the process has ended.
+            std::mem::forget(listener.try_clone()?);
+        }
+    }
     Ok(listeners)
 }
 

@@ -40,6 +40,7 @@ use crate::durable::ShardLog;
 use crate::faults;
 use crate::grants::{BlockGrantTable, BlockGranter};
 use crate::joined_requests::{JoinedAsker, JoinedRequests};
+use crate::link_counts::LinkCounts;
 use crate::lock_connections::LockConnections;
 use crate::map_watchers::MapWatchers;
 use crate::mutex::lock;
@@ -63,6 +64,7 @@ pub(crate) struct ShardService {
     arena: Arc<Arena>,
     grants: BlockGrantTable<ConnId>,
     clients: ClientConnections<ConnId>,
+    links: LinkCounts<ConnId>,
     lock_connections: LockConnections<ConnId>,
     watchers: MapWatchers<ConnId>,
     joins: JoinedRequests<JoinedAsker>,
@@ -101,6 +103,7 @@ impl ShardService {
             arena,
             grants,
             clients: ClientConnections::default(),
+            links: LinkCounts::default(),
             lock_connections: LockConnections::default(),
             watchers: MapWatchers::default(),
             joins: JoinedRequests::default(),
@@ -204,6 +207,8 @@ impl NodeService for ShardService {
     }
 
     fn opened(&mut self, conn: ConnId, peer: &ConnectionPeer) {
+        self.links.opened(conn, peer.node.is_some(), peer.transport);
+        self.links.note(self.metrics());
         if peer.node.is_some() {
             return;
         }
@@ -239,6 +244,8 @@ impl NodeService for ShardService {
 
     fn closed(&mut self, conn: ConnId) {
         let now = SystemClock.monotonic();
+        self.links.closed(conn);
+        self.links.note(self.metrics());
         if let Some(node) = self.channel.closed(conn, now) {
             return self.resync.lost(node, now);
         }

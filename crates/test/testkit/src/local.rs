@@ -167,6 +167,7 @@ impl LocalCluster {
             node,
             cluster: self.options.name.clone(),
             socket: self.dir.socket_path(node)?,
+            holds_ports: false,
             listen: self.options.tcp.then(|| "127.0.0.1:0".into()).into_iter().collect(),
             tls: if self.options.tls { TlsConfig::ClusterKey } else { TlsConfig::Off },
             key: self.key,

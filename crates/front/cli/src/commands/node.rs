@@ -4,6 +4,7 @@ mod by_hand;
 mod change;
 mod serve;
 
+pub use by_hand::parse_coordinator as parse_network_address;
 pub use change::parse_node;
 
 use crate::cluster::ClusterTarget;

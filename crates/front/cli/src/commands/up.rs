@@ -1,4 +1,6 @@
-//! `samite up`: start a local cluster.
+//! `samite up`: start a cluster, on this host or on several.
+
+mod hosts;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,10 +29,10 @@ const NODES_MAX: u32 = 64;
 /// How long an etcd that is said to be there is waited for.
 const ETCD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Start a store on this machine
+/// Start a store on this machine, or on several hosts
 ///
-/// Starts N node processes, waits until the store serves, and prints what came up. The nodes stay until `samite down`. Several
-/// clusters can be up side by side under different names.
+/// Starts N node processes, or one on each host, waits until the store serves, and prints what came up. The nodes stay until `samite down`. In a job of Slurm or PBS, the
+/// hosts are the job's unless they are named. Several clusters can be up side by side under different names. When a host fails, nothing is left on any.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -40,11 +42,15 @@ Examples:
   samite up --local 2 --durable /flash/job
   samite up --local 2 --durable /flash/job --backend lmdb
   samite up --local 2 --tls
-  samite up --local 2 --metrics 127.0.0.1:9100")]
+  samite up --local 2 --metrics 127.0.0.1:9100
+  samite up --hosts a,b,c --mirror 2 --memory 8G
+  samite up --hostfile nodes --launcher 'rsh' --listen :7001 --at-least 3")]
 pub struct UpArgs {
     /// Nodes to start on this machine
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(NODES_MAX)))]
-    local: u32,
+    local: Option<u32>,
+    #[command(flatten)]
+    far: hosts::HostsArgs,
     /// Memory for records, each node [default: 1 GiB, or less where the machine or a control group has less]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
@@ -115,32 +121,43 @@ fn is_url(text: &str) -> bool {
 
 /// Starts the cluster.
 pub fn run(args: &UpArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
+    match (args.local, args.local.is_none().then(|| args.far.hosts()).transpose()?.flatten()) {
+        (Some(nodes), _) => run_here(args, nodes, target),
+        (None, Some(hosts)) => hosts::run(args, hosts, target),
+        (None, None) => Err(CommandFailure::usage(
+            "up: `--local N` starts N nodes on this machine (`--local 1` is the fastest), `--hosts A,B,…` one on each of these hosts",
+        )),
+    }
+}
+
+/// Starts one whose nodes all run on this host.
+fn run_here(args: &UpArgs, local: u32, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let begun = Instant::now();
     let room = memory::MemoryRoom::read();
-    let memory = memory::of_node(args.memory, u64::from(args.local), room.as_ref())
+    let memory = memory::of_node(args.memory, u64::from(local), room.as_ref())
         .map_err(|error| CommandFailure::usage(error.message()))?;
-    if u32::from(args.mirror) > args.local {
-        let words = format!("--mirror {}: there are only {} nodes", args.mirror, args.local);
+    if u32::from(args.mirror) > local {
+        let words = format!("--mirror {}: there are only {local} nodes", args.mirror);
         return Err(CommandFailure::usage(words));
     }
-    if let Some(node) = args.renew.iter().find(|node| node.get() >= args.local) {
-        let words = format!("--renew {node}: there are only {} nodes", args.local);
+    if let Some(node) = args.renew.iter().find(|node| node.get() >= local) {
+        let words = format!("--renew {node}: there are only {local} nodes");
         return Err(CommandFailure::usage(words));
     }
-    if args.local == 1 && matches!(args.coordinator, Some(CoordinatorChoice::Replicated)) {
+    if local == 1 && matches!(args.coordinator, Some(CoordinatorChoice::Replicated)) {
         let words = "--coordinator replicated: one node alone has nobody to keep it with";
         return Err(CommandFailure::usage(words));
     }
     if let Some(metrics) = &args.metrics {
-        let last = metrics.of_node(args.local - 1);
+        let last = metrics.of_node(local - 1);
         last.map_err(|words| CommandFailure::usage(format!("--metrics {words}")))?;
     }
     let tls = args.tls.read()?;
     let etcd_tls = etcd_tls(args)?;
-    let plan = args.plan(memory, &tls, etcd_tls, target.timeout());
+    let plan = args.plan((local, memory), &tls, etcd_tls, target.timeout());
     let dir = &target.dir;
     // Fails early when the path is too long.
-    dir.socket_path(NodeId(args.local - 1))?;
+    dir.socket_path(NodeId(local - 1))?;
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
     signals::on_stop(move || flag.store(true, Ordering::Relaxed))?;
@@ -196,13 +213,13 @@ impl UpArgs {
     /// The cluster that is to be started.
     fn plan(
         &self,
-        memory_bytes: u64,
+        (nodes, memory_bytes): (u32, u64),
         tls: &tls::TlsRequest,
         etcd_tls: Option<EtcdTlsFiles>,
         request_timeout: Option<Duration>,
     ) -> LocalPlan {
         LocalPlan {
-            nodes: self.local,
+            nodes,
             memory_bytes,
             shards: self.shards,
             partitions: self.partitions,
@@ -299,11 +316,7 @@ fn report(
     for (node, aside) in asides {
         out.line(format!("  {node}: what it had is in {}", aside.display()))?;
     }
-    let name = if file.cluster == samite_client::runtime::DEFAULT_CLUSTER {
-        String::new()
-    } else {
-        format!(" --name {}", file.cluster)
-    };
+    let name = ClusterTarget::option_for(&file.cluster);
     out.line(format!("next: samite run{name} -- ls /samite     end: samite down{name}"))?;
     out.finish()
 }

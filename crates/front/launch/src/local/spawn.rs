@@ -1,5 +1,6 @@
 //! Starting the processes of a local cluster: nodes, and etcd for their coordinators.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::process::CommandExt;
@@ -12,7 +13,7 @@ use samite_types::{Error, NodeId, Redundancy, Result};
 
 use crate::etcd_members::member;
 use crate::io_context::SystemContext as _;
-use crate::node_command::node_arguments;
+use crate::node_command::{far_node_arguments, node_arguments};
 use crate::process;
 
 /// The variables that glibc's `malloc` reads; another libc pays no heed.
@@ -29,15 +30,39 @@ const MALLOC_SETTINGS: &str = "glibc.malloc.hugetlb=1:glibc.malloc.trim_threshol
 /// # Errors
 /// `Io`.
 pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Child> {
+    let session =
+        if setup.redundancy > Redundancy(1) { LaunchSession::Own } else { LaunchSession::Shared };
+    start_node(dir, node, node_arguments(dir, setup, node), session)
+}
+
+/// Starts a node of a cluster on several hosts, which listens at the first of these `HOST:PORT`;
+/// the others are the URLs of the coordinators. Its session is its own: that in which the launcher
+/// runs programs ends.
+///
+/// # Errors
+/// `Io`.
+pub fn far_node(
+    dir: &ClusterDir,
+    setup: &ClusterSetup,
+    node: NodeId,
+    places: (&str, &[String]),
+) -> Result<Child> {
+    start_node(dir, node, far_node_arguments(dir, setup, node, places), LaunchSession::Own)
+}
+
+fn start_node(
+    dir: &ClusterDir,
+    node: NodeId,
+    arguments: Vec<OsString>,
+    session: LaunchSession,
+) -> Result<Child> {
     let program = std::env::current_exe().doing("find the samite binary")?;
     let mut command = Command::new(&program);
-    command.args(node_arguments(dir, setup, node));
+    command.args(arguments);
     command.env_remove("LD_PRELOAD");
     if std::env::var_os(MALLOC_VARIABLE).is_none() {
         command.env(MALLOC_VARIABLE, MALLOC_SETTINGS);
     }
-    let session =
-        if setup.redundancy > Redundancy(1) { LaunchSession::Own } else { LaunchSession::Shared };
     spawn(command, session, &dir.log_path(node), &format!("node {node}"))
 }
 

@@ -10,6 +10,7 @@ use samite_types::{Clock as _, Epoch, Error, ErrorKind, NodeId, RequestId, Resul
 use samite_wire::control::{self, ControlReply, ControlRequest};
 use samite_wire::events::NodeEvents;
 use samite_wire::frame::FrameKind;
+use samite_wire::limits::CLIENTS_TOLD_MAX;
 use samite_wire::membership::VOTE_MESSAGES_MAX;
 
 use super::ShardService;
@@ -55,6 +56,10 @@ impl ShardService {
             }
             request @ (ControlRequest::ReadLog { .. } | ControlRequest::SetLogFilter { .. }) => {
                 self.shared.work(WorkerJob::Log { request, to }).map(|()| None)
+            }
+            ControlRequest::Clients => {
+                let clients = lock(&self.shared.presence).some(CLIENTS_TOLD_MAX);
+                Ok(Some(ControlReply::Clients(clients)))
             }
             ControlRequest::Setup => Ok(Some(ControlReply::Setup(self.shared.setup.clone()))),
             ControlRequest::Scrub { .. } if !is_trusted(peer) => {

@@ -16,7 +16,7 @@ use crate::failure::{CommandFailure, ExitCode};
 use crate::output::complain;
 
 /// How long another command that works on the cluster is waited for.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Where a node is to listen on tcp: a host, and a port unless it does not matter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,7 +192,7 @@ impl HostDescription<'_> {
             return;
         }
         let errors = mounts::end_all(self.dir).into_iter();
-        for error in errors.chain(local::sweep_made(self.dir).err()) {
+        for error in errors.chain(local::clear(self.dir).err()) {
             tracing::warn!(%error, "leave the host");
             complain(error.message());
         }

@@ -189,6 +189,7 @@ fn config(
         cluster: dir.name().to_owned(),
         socket: dir.socket_path(node)?,
         listen,
+        holds_ports: !args.coordinator.is_empty(),
         tls: tls(args, dir, takes_tls)?,
         fault_log: Some(dir.fault_log_path(node)),
         faults: fault_table(dir, node)?,

@@ -1,0 +1,108 @@
+//! Who uses a store that is to end, and what ends with it.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use samite_client::Client;
+use samite_client::runtime::{ClusterFile, NodeEntry};
+use samite_launch::mounts::{self, MountRecord};
+use samite_types::{ClientId, NodeId, human_bytes};
+
+use crate::cluster::ClusterTarget;
+use crate::failure::{CommandFailure, ExitCode};
+
+/// How long a node may take to say who is connected.
+const ASK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long programs that have just ended are waited for: a node notices that a moment later.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(20);
+/// What a store may hold in memory without a word about it.
+const LITTLE: u64 = 1 << 20;
+
+/// Refuses while programs use the store: other than mounts of this host that nobody uses, which
+/// are ended here.
+///
+/// # Errors
+/// Some do; how many, and of a mount, who.
+pub fn check_unused(target: &ClusterTarget, file: &ClusterFile) -> Result<(), CommandFailure> {
+    let name = target.dir.name();
+    let clients = clients(target, file);
+    let until = Instant::now() + LEAVE_TIMEOUT;
+    loop {
+        let daemons = records(target).len();
+        let programs = connected(&clients).len().saturating_sub(daemons);
+        if programs == 0 {
+            break;
+        }
+        if Instant::now() >= until {
+            let (plural, verb) = if programs == 1 { ("", "is") } else { ("s", "are") };
+            let words = format!(
+                "cluster {name}: {programs} other program{plural} {verb} connected; \
+                 `samite down --force` ends the store all the same"
+            );
+            return Err(CommandFailure::new(ExitCode::Conflict, words));
+        }
+        std::thread::sleep(LOOK);
+    }
+    drop(clients);
+    for record in records(target) {
+        let mounted = samite_fuse::find_mount(&record.path).ok().flatten();
+        let Some(mount) = mounted.filter(|mount| mount.cluster == name) else { continue };
+        mounts::end(&target.dir, &mount, false).map_err(|error| {
+            let words = format!(
+                "cluster {name}: mount on {}: {error}; `samite down --force` ends the store all the same",
+                record.path.display()
+            );
+            CommandFailure::new(ExitCode::Conflict, words)
+        })?;
+    }
+    Ok(())
+}
+
+/// Mounts on this host whose daemons live.
+fn records(target: &ClusterTarget) -> Vec<MountRecord> {
+    let mut records = mounts::records(&target.dir);
+    records.retain(|record| record.daemon().is_some());
+    records
+}
+
+/// A client for each node that answers: one that is silent does not stand in the way of the others.
+fn clients(target: &ClusterTarget, file: &ClusterFile) -> Vec<(NodeId, Client)> {
+    let of = |entry: &NodeEntry| {
+        let client = target.connect_to(std::slice::from_ref(entry), Some(ASK_TIMEOUT)).ok()?;
+        Some((entry.node, client))
+    };
+    file.nodes.iter().filter_map(of).collect()
+}
+
+/// The clients of all these nodes, without those that ask.
+fn connected(nodes: &[(NodeId, Client)]) -> BTreeSet<ClientId> {
+    let told = nodes.iter().filter_map(|(node, client)| client.clients_at(*node).ok());
+    let mut all: BTreeSet<ClientId> = told.flatten().collect();
+    let own: Vec<ClientId> = nodes.iter().map(|(_, client)| client.id()).collect();
+    all.retain(|client| !own.contains(client));
+    all
+}
+
+/// What is in memory and nowhere else; `None`: nothing to speak of.
+pub fn only_in_memory(target: &ClusterTarget, file: &ClusterFile) -> Option<String> {
+    if file.setup.durable.is_some() {
+        return None;
+    }
+    let (mut bytes, mut records) = (0u64, 0u64);
+    for entry in &file.nodes {
+        let client = target.connect_to(std::slice::from_ref(entry), Some(ASK_TIMEOUT)).ok()?;
+        let status = client.node_status(entry.node).ok()?;
+        bytes = bytes.saturating_add(status.used_bytes);
+        records = records.saturating_add(status.records);
+    }
+    let copies = u64::from(file.setup.redundancy.get().max(1));
+    let (bytes, records) = (bytes / copies, records / copies);
+    (bytes >= LITTLE).then(|| {
+        let bytes = human_bytes(bytes);
+        format!(
+            "{bytes} in {records} records were in memory alone: what was not staged out is gone"
+        )
+    })
+}

@@ -1,0 +1,298 @@
+//! `samite up` on several hosts.
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use samite_client::runtime::ClusterSetup;
+use samite_launch::hosts::list;
+use samite_launch::hosts::serving::{HostsPlan, ServingHosts, StartingHosts};
+use samite_launch::hosts::session::HostLauncher;
+use samite_launch::local;
+use samite_transport::host::{host_identity, label_of};
+use samite_types::{Entropy as _, Redundancy, SystemEntropy, human_bytes};
+
+use super::UpArgs;
+use crate::cluster::{ClusterTarget, FILES_DATASET};
+use crate::commands::attach;
+use crate::failure::{CommandFailure, ExitCode};
+use crate::output::{CommandOutput, complain};
+use crate::signals;
+
+/// How long the node on this host may take to write the description of the cluster that serves.
+const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The arguments of `samite up` about several hosts.
+#[derive(clap::Args)]
+pub struct HostsArgs {
+    /// Start one node on each of these hosts [default, in a job of Slurm or PBS: the job's hosts]
+    #[arg(long, value_name = "HOST,…", value_delimiter = ',', conflicts_with = "local")]
+    hosts: Vec<String>,
+    /// The same, with the hosts in a file, one on each line
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["local", "hosts"])]
+    hostfile: Option<PathBuf>,
+    /// The command that runs a program on a host: it is given the host's name, and the program with its arguments [default: `ssh -o BatchMode=yes`; in a job of Slurm srun]
+    #[arg(long, value_name = "COMMAND", conflicts_with = "local")]
+    launcher: Option<String>,
+    /// The `samite` binary on the hosts [default: the path of this one]
+    #[arg(long, value_name = "PATH", conflicts_with = "local")]
+    program: Option<String>,
+    /// The port on which every node listens [default: a free one each]
+    #[arg(long, value_name = ":PORT", value_parser = parse_port, conflicts_with = "local")]
+    listen: Option<u16>,
+    /// Go on without hosts that fail if so many do not [default: all]
+    #[arg(long, value_name = "N", conflicts_with = "local")]
+    at_least: Option<usize>,
+}
+
+/// A port, as `:7001` or `7001`.
+fn parse_port(text: &str) -> Result<u16, String> {
+    let number = text.strip_prefix(':').unwrap_or(text).parse().ok();
+    number.filter(|port| *port != 0).ok_or_else(|| "expected a port, as :7001".to_owned())
+}
+
+/// Hosts, and the way to run a program on each.
+pub type HostsOfCluster = (Vec<String>, HostLauncher);
+
+impl HostsArgs {
+    /// The hosts that are named, or those of the job; `None`: neither.
+    pub fn hosts(&self) -> Result<Option<HostsOfCluster>, CommandFailure> {
+        let usage = |what: &str| {
+            let what = what.to_owned();
+            move |error: samite_types::Error| CommandFailure::usage(format!("{what}: {error}"))
+        };
+        let launcher = self.launcher.as_ref().map(|text| {
+            let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+            match words.is_empty() {
+                true => Err(CommandFailure::usage("--launcher: no command")),
+                false => Ok(HostLauncher::Words(words)),
+            }
+        });
+        let launcher = launcher.transpose()?;
+        let named = if !self.hosts.is_empty() {
+            let names = list::check(self.hosts.iter().map(String::as_str));
+            Some((names.map_err(usage("--hosts"))?, list::ssh()))
+        } else if let Some(path) = &self.hostfile {
+            Some((list::from_file(path).map_err(usage("--hostfile"))?, list::ssh()))
+        } else {
+            list::of_job(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))?
+        };
+        Ok(named.map(|(hosts, usual)| (hosts, launcher.unwrap_or(usual))))
+    }
+}
+
+/// Starts the cluster.
+pub fn run(
+    args: &UpArgs,
+    (hosts, launcher): HostsOfCluster,
+    target: &ClusterTarget,
+) -> Result<(), CommandFailure> {
+    let begun = Instant::now();
+    check(args, hosts.len())?;
+    check_free(target)?;
+    let program = match &args.far.program {
+        Some(program) => program.clone(),
+        None => std::env::current_exe()
+            .map_err(|error| CommandFailure::failed(format!("find the samite binary: {error}")))?
+            .display()
+            .to_string(),
+    };
+    let mut key = [0; 32];
+    SystemEntropy.fill(&mut key);
+    let plan = HostsPlan {
+        cluster: target.dir.name().to_owned(),
+        key,
+        at_least: args.far.at_least.unwrap_or(hosts.len()),
+        hosts,
+        launcher,
+        program,
+        port: args.far.listen,
+        setup: setup(args),
+        files_dataset: FILES_DATASET,
+    };
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&interrupted);
+    signals::on_stop(move || flag.store(true, Ordering::Relaxed))?;
+    let mut nodes = StartingHosts::new(plan);
+    let until = begun + Duration::from_secs(args.wait);
+    let up = bring_up(&mut nodes, until, &interrupted, target);
+    let serving = up.map_err(|failure| {
+        let late = nodes.give_up();
+        let mut words = format!("cluster {}: not started: {}", target.dir.name(), failure.message);
+        if !late.is_empty() {
+            words.push_str(&format!("; perhaps something is left on {}", late.join(", ")));
+        }
+        CommandFailure::new(failure.code, words)
+    })?;
+    for words in nodes.left_out() {
+        complain(&format!("left out: {words}"));
+    }
+    let setup = nodes.setup().clone();
+    nodes.keep();
+    report(args, target, &serving, &setup, begun.elapsed())
+}
+
+/// Starts the nodes, waits until they serve, and describes them on this host.
+fn bring_up(
+    nodes: &mut StartingHosts,
+    until: Instant,
+    interrupted: &AtomicBool,
+    target: &ClusterTarget,
+) -> Result<ServingHosts, CommandFailure> {
+    let shows = std::io::stderr().is_terminal();
+    let mut progress = |what: &str, done: usize, all: usize| {
+        if shows {
+            eprint!("\r{done} of {all} {what} ");
+        }
+    };
+    let started = nodes.start(until, interrupted, &mut progress);
+    let serving = started.and_then(|()| nodes.wait_until_serving(until, interrupted));
+    if shows {
+        eprint!("\r\x1b[K");
+    }
+    let serving = serving?;
+    if !nodes.is_on(&host_identity()?) {
+        attach::write(&serving.client, &serving.map, &target.dir, nodes.key(), None)?;
+        return Ok(serving);
+    }
+    let until = Instant::now() + DESCRIBE_TIMEOUT;
+    while target.dir.read_cluster_file().is_err() {
+        if Instant::now() >= until {
+            let words = "the node on this host has not described the cluster";
+            return Err(CommandFailure::failed(words));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(serving)
+}
+
+/// Refuses options that several hosts cannot have.
+fn check(args: &UpArgs, hosts: usize) -> Result<(), CommandFailure> {
+    let refused = [
+        (args.durable.is_some(), "--durable"),
+        (args.coordinator.is_some(), "--coordinator"),
+        (args.no_tcp, "--no-tcp"),
+        (args.metrics.is_some(), "--metrics"),
+        (args.tls.has_files(), "--tls-cert"),
+    ];
+    if let Some((_, option)) = refused.iter().find(|(is_given, _)| *is_given) {
+        return Err(CommandFailure::usage(format!("{option} is for --local only, so far")));
+    }
+    let least = args.far.at_least.unwrap_or(hosts);
+    if least == 0 || least > hosts {
+        return Err(CommandFailure::usage(format!(
+            "--at-least: 1 to {hosts}, the hosts there are"
+        )));
+    }
+    if usize::from(args.mirror) > least {
+        let words = format!("--mirror {}: there may be only {least} nodes", args.mirror);
+        return Err(CommandFailure::usage(words));
+    }
+    Ok(())
+}
+
+/// Refuses a name that is used here.
+fn check_free(target: &ClusterTarget) -> Result<(), CommandFailure> {
+    let dir = &target.dir;
+    let is_attached = dir.read_cluster_file().is_ok_and(|file| file.is_attached);
+    if !is_attached && local::living_nodes(dir).is_empty() {
+        return Ok(());
+    }
+    let (name, end) = (dir.name(), if is_attached { "detach" } else { "down" });
+    Err(CommandFailure::new(
+        ExitCode::Conflict,
+        format!(
+            "cluster {name}: up already; `samite {end} --name {name}` ends that, another --name starts a second one"
+        ),
+    ))
+}
+
+fn setup(args: &UpArgs) -> ClusterSetup {
+    ClusterSetup {
+        redundancy: Redundancy(args.mirror),
+        reads: args.reads,
+        memory_bytes: args.memory.unwrap_or(0),
+        shards: args.shards,
+        partitions: args.partitions,
+        tcp: true,
+        tls: args.tls.is_on(),
+        scrub_interval_us: args.scrub_interval.map(|time| time.as_micros() as u64),
+        is_founded: true,
+        ..ClusterSetup::default()
+    }
+}
+
+fn report(
+    args: &UpArgs,
+    target: &ClusterTarget,
+    serving: &ServingHosts,
+    setup: &ClusterSetup,
+    elapsed: Duration,
+) -> Result<(), CommandFailure> {
+    let (name, map) = (target.dir.name(), &serving.map);
+    let mut out = CommandOutput::new();
+    let capacity = |targets: &[samite_wire::control::TargetInfo]| -> u64 {
+        targets.iter().map(|target| target.capacity_bytes).sum()
+    };
+    if args.json {
+        let nodes = map.nodes().iter().map(|info| {
+            serde_json::json!({
+                "node": info.node, "host": label_of(&info.host), "addresses": info.addresses,
+                "memory_bytes": capacity(&info.targets),
+            })
+        });
+        out.json(&serde_json::json!({
+            "cluster": name,
+            "nodes": nodes.collect::<Vec<_>>(),
+            "mirror": setup.redundancy,
+            "partitions": map.partitions(),
+            "coordinators": setup.coordinators,
+            "epoch": map.epoch(),
+            "seconds": elapsed.as_secs_f64(),
+        }))?;
+        return out.finish();
+    }
+    let count = map.nodes().len();
+    let (plural, partitions) = (if count == 1 { "" } else { "s" }, map.partitions());
+    let seconds = elapsed.as_secs_f64();
+    let mirrored = match setup.redundancy.get() {
+        1 => String::new(),
+        copies => format!(", mirrored on {copies}"),
+    };
+    out.line(format!(
+        "cluster {name}: serving, {count} host{plural}, {partitions} partitions{mirrored}, after {seconds:.2} s"
+    ))?;
+    for info in map.nodes() {
+        let network = info.addresses.iter().find(|address| address.starts_with('t'));
+        let network = network.map_or("", String::as_str);
+        let memory = human_bytes(capacity(&info.targets));
+        out.line(format!("  {}  on {}  {memory}  {network}", info.node, label_of(&info.host)))?;
+    }
+    if count > 1 && setup.redundancy.get() == 1 {
+        let words = "  nothing is mirrored: a host that dies takes its data with it (--mirror 2)";
+        out.line(words)?;
+    }
+    if count > 1 && setup.coordinators == 1 {
+        out.line(
+            "  n0 alone keeps the cluster map: its death stops all until it is started again",
+        )?;
+    }
+    let option = ClusterTarget::option_for(name);
+    out.line(format!("next: samite run{option} -- ls /samite     end: samite down{option}"))?;
+    out.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_numbers_with_or_without_a_colon() {
+        assert_eq!((parse_port(":7001"), parse_port("80")), (Ok(7001), Ok(80)));
+        for bad in ["", ":", ":0", "h:1", "70000"] {
+            assert!(parse_port(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Nodes on several hosts: network, mount, pid and UTS namespaces of their own on this machine.
+#![expect(clippy::unwrap_used, reason = "a test fails by it")]
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use samite_testkit::{LAUNCHER, TestHost, TestHosts};
+
+/// More than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn hosts(names: &[&str]) -> Option<TestHosts> {
+    // `samite run` finds the library beside the binary.
+    let _ = samite_testkit::preload_library();
+    TestHosts::new(names, Path::new(env!("CARGO_BIN_EXE_samite")))
+}
+
+/// A program in a host; ended when dropped.
+struct HostProcess(Child);
+
+impl HostProcess {
+    fn start(host: &TestHost, args: &[&str]) -> Self {
+        let mut command = host.samite(args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(command.spawn().unwrap())
+    }
+
+    /// Reads its standard error until a line holds all of these words; that line.
+    fn says(&mut self, words: &[&str]) -> String {
+        let mut lines = BufReader::new(self.0.stderr.as_mut().unwrap()).lines();
+        let found = lines.find_map(|line| {
+            let line = line.unwrap();
+            words.iter().all(|word| line.contains(word)).then_some(line)
+        });
+        found.unwrap_or_else(|| panic!("it never says {words:?}"))
+    }
+
+    /// Waits for its orderly end.
+    fn ends(mut self) {
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                assert!(status.success(), "{status}");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let mut said = String::new();
+        let _ = self.0.kill();
+        let _ = self.0.stderr.take().unwrap().read_to_string(&mut said);
+        panic!("it does not end: {said}");
+    }
+}
+
+impl Drop for HostProcess {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The arguments of a command on the cluster `pair`.
+fn pair<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    [&["--name", "pair"], args].concat()
+}
+
+/// Connections at a node, by metric and transport.
+fn links(status: &serde_json::Value, node: usize, metric: &str) -> Vec<(String, u64)> {
+    let samples = status["nodes"][node]["metrics"].as_array().unwrap();
+    let of = samples.iter().filter(|sample| sample["name"] == metric);
+    of.map(|sample| {
+        let transport = sample["labels"]["transport"].as_str().unwrap().to_owned();
+        (transport, sample["value"].as_u64().unwrap())
+    })
+    .collect()
+}
+
+/// All links of this kind at the node go by `transport`, and there are some.
+fn assert_all_by(transport: &str, links: &[(String, u64)]) {
+    for (by, count) in links {
+        assert_eq!(*count > 0, by == transport, "{links:?}");
+    }
+}
+
+const KEY: [u8; 32] = *b"a key for hosts in namespaces ..";
+
+#[test]
+fn two_hosts_by_hand_are_one_store_for_three() {
+    let Some(all) = hosts(&["a", "b", "c"]) else { return };
+    let (a, b, c) = (all.host(0), all.host(1), all.host(2));
+    let before: Vec<String> = all.iter().map(TestHost::traces).collect();
+    for host in all.iter() {
+        host.write("/tmp/key", &KEY);
+    }
+    let with_key: Vec<String> = all.iter().map(TestHost::traces).collect();
+    let node = |number: &'static str, listen: &'static str| {
+        vec![
+            "node",
+            "--node",
+            number,
+            "--nodes",
+            "2",
+            "--memory",
+            "64M",
+            "--listen",
+            listen,
+            "--coordinator",
+            "tcp://a:7001",
+            "--key-file",
+            "/tmp/key",
+            "--name",
+            "pair",
+        ]
+    };
+    // Each says what it waits for.
+    let mut second = HostProcess::start(b, &node("1", "b:7001"));
+    second.says(&["n1: no coordinator answers at tcp://a:7001", "tries"]);
+    let mut first = HostProcess::start(a, &node("0", "a"));
+    first.says(&["serving"]);
+    second.says(&["serving"]);
+    // On each host the commands know the whole.
+    for host in [a, b] {
+        host.shell("export SAMITE_CLUSTER=pair; until samite status; do sleep 0.1; done");
+    }
+    a.ok(pair(&["kv", "put", "color", "red"]));
+    assert_eq!(b.ok(pair(&["kv", "get", "color"])), "red");
+    a.ok(pair(&["run", "--", "sh", "-c", "seq 100000 > /samite/numbers"]));
+    let sum = "cksum < /samite/numbers";
+    let expected = a.shell("seq 100000 | cksum");
+    assert_eq!(b.ok(pair(&["run", "--", "sh", "-c", sum])), expected);
+    // A third host.
+    let said = c.ok(["attach", "tcp://b:1,tcp://b:7001", "--key-file", "/tmp/key"]);
+    assert!(said.starts_with("cluster pair: 2 nodes on a, b\n"), "{said}");
+    assert_eq!(c.ok(pair(&["run", "--", "sh", "-c", sum])), expected);
+    assert_eq!(c.ok(pair(&["kv", "get", "color"])), "red");
+    assert!(c.ok(pair(&["status"])).contains(" on b\n"));
+    // Links between hosts: of the nodes, and of a program on a that uses both.
+    let held = "exec 7< /samite/numbers; echo open; read line";
+    let mut holder = a.samite(pair(&["run", "--", "sh", "-c", held]));
+    let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut open = [0; 5];
+    holder.stdout.as_mut().unwrap().read_exact(&mut open).unwrap();
+    let of = |host| {
+        let output = TestHost::samite(host, pair(&["status", "--json"])).output().unwrap();
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let seen = of(c);
+    assert_all_by("tcp", &links(&seen, 0, "samite_node_links"));
+    assert_all_by("tcp", &links(&of(a), 1, "samite_client_links"));
+    // It is in the way of an end, from any host.
+    for host in [b, c] {
+        let said = host.fails(5, pair(&["down"]));
+        assert!(said.contains("cluster pair: 1 other program is connected"), "{said}");
+    }
+    drop(holder.stdin.take());
+    holder.wait().unwrap();
+    c.ok(pair(&["detach"]));
+    assert_eq!(c.traces(), with_key[2], "detached");
+    // From one host, for all.
+    b.ok(pair(&["down"]));
+    first.ends();
+    second.ends();
+    for (host, before) in all.iter().zip(&before) {
+        host.shell("rm /tmp/key");
+        assert_eq!(host.traces(), *before, "{}", host.name());
+    }
+}
+
+/// `samite up --hosts HOSTS` in the host of this number, by the launcher there.
+fn up(all: &TestHosts, index: usize, hosts: &str, more: &[&str]) -> std::process::Output {
+    let mut command = all.host(index).beside("samite");
+    command.args(["up", "--hosts", hosts, "--launcher", LAUNCHER, "--program", "samite"]);
+    command.args(["--memory", "64M", "--name", "pair"]).args(more).stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+#[test]
+fn up_starts_nodes_on_hosts_and_down_leaves_nothing_on_any() {
+    let Some(all) = hosts(&["a", "b", "c", "d"]) else { return };
+    all.write_launcher(3);
+    let before: Vec<String> = all.iter().map(TestHost::traces).collect();
+    let (a, b, d) = (all.host(0), all.host(1), all.host(3));
+    let up = up(&all, 3, "a,b,c", &["--mirror", "2"]);
+    let said = String::from_utf8_lossy(&up.stdout).into_owned();
+    assert!(up.status.success(), "{up:?}");
+    assert!(said.starts_with("cluster pair: serving, 3 hosts, "), "{said}");
+    assert!(said.contains("\n  n1  on b  "), "{said}");
+    // From the host that started it, and from one that has a node.
+    d.ok(pair(&["run", "--", "sh", "-c", "seq 1000 > /samite/numbers"]));
+    let sum = ["run", "--", "sh", "-c", "cksum < /samite/numbers"];
+    assert_eq!(b.ok(pair(&sum)), d.shell("seq 1000 | cksum"));
+    assert!(a.ok(pair(&["status"])).starts_with("OK\n"));
+    let output = d.samite(pair(&["status", "--json"])).output().unwrap();
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for node in 0..3 {
+        assert_all_by("tcp", &links(&status, node, "samite_node_links"));
+    }
+    b.ok(pair(&["down"]));
+    d.ok(pair(&["detach"]));
+    for (host, before) in all.iter().zip(&before) {
+        assert_eq!(host.traces(), *before, "{}", host.name());
+    }
+}
+
+#[test]
+fn a_host_that_fails_is_named_and_nothing_is_left() {
+    let Some(all) = hosts(&["a", "b"]) else { return };
+    all.write_launcher(0);
+    let before: Vec<String> = all.iter().map(TestHost::traces).collect();
+    let unchanged = || {
+        for (host, before) in all.iter().zip(&before) {
+            assert_eq!(host.traces(), *before, "{}", host.name());
+        }
+    };
+    let failed = |output: std::process::Output, code| {
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = failed(up(&all, 0, "a,b,nowhere", &[]), 3);
+    let words = "samite: cluster pair: not started: host nowhere: no route to nowhere (exit ";
+    assert!(said.starts_with(words), "{said}");
+    unchanged();
+    // A port that is in use there.
+    let mut taken = all.host(1).command("python3");
+    let script = "import socket; s=socket.create_server(('', 7001)); print(flush=True); import sys; sys.stdin.read()";
+    let mut taken =
+        taken.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    taken.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    let said = failed(up(&all, 0, "a,b", &["--listen", ":7001"]), 3);
+    assert!(said.contains("host b: ") && said.contains("in use"), "{said}");
+    unchanged();
+    drop(taken.stdin.take());
+    taken.wait().unwrap();
+    // One host less.
+    let up = up(&all, 0, "nowhere,a,b", &["--at-least", "2", "--listen", ":7001"]);
+    let warned = String::from_utf8_lossy(&up.stderr).into_owned();
+    assert!(up.status.success() && warned.contains("left out: host nowhere: "), "{up:?}");
+    let said = String::from_utf8_lossy(&up.stdout).into_owned();
+    assert!(said.contains("  tcp://10.77.0.2:7001\n"), "{said}");
+    assert!(said.contains("nothing is mirrored"), "{said}");
+    all.host(1).ok(pair(&["down"]));
+    unchanged();
+}

@@ -1,0 +1,259 @@
+//! One host's part in the start of a cluster: `samite host-start`.
+
+use std::io::{BufRead, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs as _, UdpSocket};
+use std::process::Child;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+use samite_client::runtime::{ClusterDir, RuntimeDir};
+use samite_transport::host::host_identity;
+use samite_types::{Error, ErrorKind, Result};
+use serde::Serialize;
+
+use super::{HostAnswer, HostPlan, KEEP, NodePlan, read_line};
+use crate::io_context::{SystemContext as _, failed};
+use crate::local::{self, spawn};
+use crate::process::NodeProcess;
+
+/// Between two looks at a node that starts.
+const LOOK: Duration = Duration::from_millis(10);
+/// Between two looks at one that runs.
+const WATCH: Duration = Duration::from_millis(200);
+/// A port that nothing needs to listen on: it only chooses a route.
+const ROUTE_PORT: u16 = 9;
+
+/// Starts a node as `input` says, and tells on `output` how far it is. With `stays`, does not
+/// return before the node has ended, for launchers that end what they have started.
+///
+/// # Errors
+/// Those of the start, which the other side is told, too; the input makes no sense.
+pub fn run(
+    runtime: &RuntimeDir,
+    mut input: impl BufRead + Send + 'static,
+    output: &mut impl Write,
+    stays: bool,
+) -> Result<()> {
+    let Some(plan) = read_line::<HostPlan>(&mut input)? else {
+        return Err(failed("it is started by `samite up --hosts`, which tells it more".to_owned()));
+    };
+    let dir = runtime.cluster(&plan.cluster)?;
+    let started = start(runtime, &dir, &plan, input, output, stays);
+    if let Err(error) = &started {
+        // The other side may have gone.
+        let _ = say(output, &HostAnswer::Failed(error.message().to_owned()));
+    }
+    started
+}
+
+fn start(
+    runtime: &RuntimeDir,
+    dir: &ClusterDir,
+    plan: &HostPlan,
+    mut input: impl BufRead + Send + 'static,
+    output: &mut impl Write,
+    stays: bool,
+) -> Result<()> {
+    runtime.create()?;
+    let lock = local::claim(dir)?;
+    let made = HostDirectory(Some(dir));
+    local::note_made(dir)?;
+    dir.write_key(&plan.key)?;
+    let (identity, listen) = (host_identity()?, place(plan)?);
+    say(output, &HostAnswer::Place { identity, listen: listen.clone() })?;
+    let Some(node) = read_line::<NodePlan>(&mut input)? else { return Ok(()) };
+    // The node writes the cluster's description.
+    drop(lock);
+    let lines = lines(input)?;
+    let mut running = RunningNode::spawn(dir, &node, &listen)?;
+    let socket = dir.socket_path(node.node)?;
+    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+        running.check(dir, &node)?;
+        if !matches!(lines.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout)) {
+            return Ok(());
+        }
+    }
+    say(output, &HostAnswer::Listens { pid: running.0.id() })?;
+    loop {
+        running.check(dir, &node)?;
+        match lines.recv_timeout(WATCH) {
+            Ok(line) if line == KEEP => break,
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(_) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        }
+    }
+    made.keep();
+    running.keep(stays)
+}
+
+/// Lines of the input, without their ends, until there are no more.
+fn lines(input: impl BufRead + Send + 'static) -> Result<Receiver<String>> {
+    let (send, lines) = sync_channel(1);
+    let body = move || {
+        let mut input = input;
+        while let Ok(Some(line)) = read_line::<serde_json::Value>(&mut input) {
+            if send.send(line.to_string()).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("input".into()).spawn(body).doing("start a thread")?;
+    Ok(lines)
+}
+
+/// The cluster's directory, which is removed unless the cluster is to be kept.
+struct HostDirectory<'a>(Option<&'a ClusterDir>);
+
+impl HostDirectory<'_> {
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for HostDirectory<'_> {
+    fn drop(&mut self) {
+        if let Some(dir) = self.0 {
+            // What cannot be removed is somebody else's.
+            let _ = local::sweep(dir);
+        }
+    }
+}
+
+/// The process of the node, which is ended unless it is to be kept.
+struct RunningNode(Child, bool);
+
+impl RunningNode {
+    fn spawn(dir: &ClusterDir, node: &NodePlan, listen: &str) -> Result<Self> {
+        let child = spawn::far_node(dir, &node.setup, node.node, (listen, &node.coordinators))?;
+        Ok(Self(child, false))
+    }
+
+    /// Fails when it has ended.
+    fn check(&mut self, dir: &ClusterDir, node: &NodePlan) -> Result<()> {
+        let Some(status) = self.0.try_wait().doing("wait for the node")? else { return Ok(()) };
+        let said = spawn::last_words(&dir.log_path(node.node)).unwrap_or_default();
+        Err(failed(format!("{} ended with {status}: {said}", node.node)))
+    }
+
+    fn keep(mut self, stays: bool) -> Result<()> {
+        self.1 = true;
+        if stays {
+            self.0.wait().doing("wait for the node")?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for RunningNode {
+    fn drop(&mut self) {
+        if self.1 {
+            return;
+        }
+        let process = NodeProcess::open(self.0.id(), |_| true);
+        // One that has ended needs no end.
+        let _ = local::stop_all(process.as_slice());
+        let _ = self.0.wait();
+    }
+}
+
+fn say(output: &mut impl Write, answer: &HostAnswer) -> Result<()> {
+    write_line(output, answer).doing("answer")
+}
+
+pub(super) fn write_line(output: &mut impl Write, value: &impl Serialize) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    output.write_all(&line)?;
+    output.flush()
+}
+
+/// `HOST:PORT` at which the node is to listen: the address by which others reach the host, and a
+/// port that is free now.
+fn place(plan: &HostPlan) -> Result<String> {
+    let ip = address(&plan.host, &plan.others)?;
+    let wanted = SocketAddr::new(ip, plan.port.unwrap_or(0));
+    let listener = TcpListener::bind(wanted).map_err(|error| {
+        Error::new(ErrorKind::Conflict, format!("listen on tcp://{wanted}: {error}"))
+    })?;
+    let free = listener.local_addr().doing("the address of a socket")?;
+    Ok(free.to_string())
+}
+
+/// The address of this host that its name means. Many hosts have a name for themselves that means
+/// the loopback; then the address by which the first of the others that can be told is reached.
+fn address(host: &str, others: &[String]) -> Result<IpAddr> {
+    let found = (host, ROUTE_PORT).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+    let found = found.unwrap_or_default();
+    let is_far = |address: &&SocketAddr| !address.ip().is_loopback();
+    if let Some(address) = found.iter().find(is_far) {
+        return Ok(address.ip());
+    }
+    let routes = others.iter().filter_map(|other| route_to(other)).find(|ip| !ip.is_loopback());
+    let own = routes.or_else(|| found.first().map(SocketAddr::ip));
+    own.ok_or_else(|| failed(format!("{host}: nothing tells the address of this host")))
+}
+
+fn route_to(other: &str) -> Option<IpAddr> {
+    let target = (other, ROUTE_PORT).to_socket_addrs().ok()?.next()?;
+    let any: IpAddr = if target.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    // Sends nothing.
+    socket.connect(target).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    #[test]
+    fn a_session_that_says_no_more_leaves_nothing() {
+        let scratch = tempfile::tempdir().unwrap();
+        let runtime = RuntimeDir::at(scratch.path().join("run")).unwrap();
+        let plan = HostPlan {
+            cluster: "c".into(),
+            key: [7; 32],
+            host: "localhost".into(),
+            others: Vec::new(),
+            port: None,
+        };
+        let mut input = serde_json::to_vec(&plan).unwrap();
+        input.push(b'\n');
+        let mut output = Vec::new();
+        run(&runtime, Cursor::new(input), &mut output, false).unwrap();
+        let answer = read_line::<HostAnswer>(&mut &output[..]).unwrap().unwrap();
+        let HostAnswer::Place { listen, .. } = answer else { panic!("{answer:?}") };
+        assert!(listen.parse::<SocketAddr>().unwrap().ip().is_loopback(), "{listen}");
+        assert!(!runtime.path().exists());
+    }
+
+    #[test]
+    fn a_port_in_use_is_an_answer() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let scratch = tempfile::tempdir().unwrap();
+        let runtime = RuntimeDir::at(scratch.path().join("run")).unwrap();
+        let plan = HostPlan {
+            cluster: "c".into(),
+            key: [7; 32],
+            host: "127.0.0.1".into(),
+            others: Vec::new(),
+            port: Some(taken.local_addr().unwrap().port()),
+        };
+        let input = serde_json::to_vec(&plan).unwrap();
+        let mut output = Vec::new();
+        run(&runtime, Cursor::new(input), &mut output, false).unwrap_err();
+        let answer = read_line::<HostAnswer>(&mut &output[..]).unwrap().unwrap();
+        let HostAnswer::Failed(words) = answer else { panic!("{answer:?}") };
+        assert!(words.contains("in use"), "{words}");
+        assert!(!runtime.path().exists());
+    }
+
+    #[test]
+    fn the_address_of_a_host_is_found() {
+        assert_eq!(address("10.1.2.3", &[]).unwrap(), IpAddr::from([10, 1, 2, 3]));
+        assert!(address("localhost", &[]).unwrap().is_loopback());
+        assert!(address("no.such.host.invalid", &[]).is_err());
+    }
+}
