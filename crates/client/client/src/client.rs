@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use samite_placement::{ClusterMap, check_dataset_spec};
 use samite_transport::client::{NodeLink, OutgoingRequest};
-use samite_transport::{Address, ClusterKey};
+use samite_transport::{Address, Credential};
 use samite_types::{DatasetId, Deadline, Epoch, Error, ErrorKind, NodeId, PartitionId, Result};
 use samite_wire::control::{
     ControlReply, ControlRequest, DatasetSpec, LostRecords, PartitionCopy, decode, encode,
@@ -17,6 +17,7 @@ use samite_wire::membership::AdminRequest;
 use samite_wire::status::{NodeMetrics, NodeStatus};
 
 use crate::config::transport_from_env;
+use crate::credential_slot::CredentialSlot;
 use crate::peer::{ClientCredentials, NodePeer, prefer};
 use crate::runtime::{ClusterDir, RuntimeDir};
 use crate::session::ClientSession;
@@ -41,7 +42,8 @@ pub struct Client {
 
 struct ClientShared {
     cluster: String,
-    key: ClusterKey,
+    credential: Credential,
+    home: Option<ClusterDir>,
     addresses: Vec<Address>,
     options: ClientOptions,
     counters: Counters,
@@ -71,7 +73,8 @@ impl Client {
         prefer(&mut addresses, options.transport);
         let shared = ClientShared {
             cluster: config.cluster.clone(),
-            key: config.cluster_key(),
+            credential: config.credential.clone(),
+            home: config.home.clone(),
             addresses,
             options,
             counters: Counters::default(),
@@ -105,8 +108,8 @@ impl Client {
             addresses.push(Address::Unix(node.socket.clone()).to_string());
             addresses.extend(node.network_address());
         }
-        let (key, authorities) = (dir.read_key()?, dir.read_authorities()?);
-        let config = ClusterConfig { cluster: file.cluster, addresses, key, authorities };
+        let (credential, home) = (dir.read_credential()?, Some(dir.clone()));
+        let config = ClusterConfig { cluster: file.cluster, addresses, credential, home };
         let (redundancy, reads) = (file.setup.redundancy, file.setup.reads);
         Self::connect(&config, ClientOptions { redundancy, reads, ..options })
     }
@@ -116,7 +119,10 @@ impl Client {
         let slot = &self.shared.session;
         let mut session = slot.load(Ordering::Acquire);
         if session.is_null() {
-            let fresh = Box::into_raw(Box::new(ClientSession::new(self.shared.options.transport)));
+            let ClientShared { credential, home, options, .. } = &*self.shared;
+            let credential = CredentialSlot::new(credential.clone(), home.clone());
+            let fresh = ClientSession::new(options.transport, credential);
+            let fresh = Box::into_raw(Box::new(fresh));
             let raced = slot.compare_exchange(session, fresh, Ordering::AcqRel, Ordering::Acquire);
             session = match raced {
                 Ok(_) => fresh,
@@ -147,7 +153,7 @@ impl Client {
 
     pub(crate) fn credentials(&self) -> ClientCredentials<'_> {
         ClientCredentials {
-            key: &self.shared.key,
+            credential: &self.session().credential,
             client: self.session().id,
             counters: &self.shared.counters,
         }

@@ -18,8 +18,8 @@ use clap::{Parser, Subcommand};
 
 use cluster::ClusterTarget;
 use commands::{
-    acknowledge, bench, data, dataset, df, down, fault, files, kv, ls, mount, node, object, run,
-    scrub, set, stage, stat, status, up,
+    acknowledge, bench, data, dataset, df, down, fault, files, key, kv, ls, mount, node, object,
+    run, scrub, set, stage, stat, status, ticket, up,
 };
 use failure::{CommandFailure, EXIT_CODES};
 
@@ -83,6 +83,8 @@ enum TopCommand {
     Fault(fault::FaultArgs),
     Scrub(scrub::ScrubArgs),
     AcknowledgeLoss(acknowledge::AcknowledgeArgs),
+    Ticket(ticket::TicketArgs),
+    Key(key::KeyArgs),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
     BenchPeer(bench::PeerArgs),
@@ -145,6 +147,8 @@ fn carry_out(command: TopCommand, target: &ClusterTarget) -> Result<(), CommandF
         TopCommand::Fault(args) => fault::run(&args, target),
         TopCommand::Scrub(args) => scrub::run(&args, target),
         TopCommand::AcknowledgeLoss(args) => acknowledge::run(&args, target),
+        TopCommand::Ticket(args) => ticket::run(&args, target),
+        TopCommand::Key(args) => key::run(&args, target),
         TopCommand::Bench(args) => bench::run(&args),
         TopCommand::BenchPeer(args) => bench::peer(&args),
     }

@@ -16,6 +16,7 @@ mod connect;
 pub mod directories;
 mod etcd_members;
 mod io_context;
+mod key_change;
 pub mod local;
 pub mod memory;
 pub mod mounts;
@@ -24,3 +25,4 @@ pub mod node_life;
 pub mod process;
 
 pub use connect::{cluster_config, connect};
+pub use key_change::change_key;

@@ -21,6 +21,7 @@ use samite_types::{
 use samite_wire::control::{BackendSpec, ControlReply, ControlRequest, GroupMember};
 use samite_wire::delta::MapDelta;
 use samite_wire::status::TargetStatus;
+use samite_wire::ticket::KeyStep;
 
 use crate::control_reply::ReplyTo;
 use crate::inbox::{InboxMessage, ShardInbox};
@@ -32,6 +33,7 @@ use crate::presence::ClientPresence;
 use crate::revocations::RecallListeners;
 use crate::scrub::WantedScrub;
 use crate::stop::StopHandle;
+use crate::tickets::TicketOffice;
 
 /// Most control requests that wait for the worker.
 pub(crate) const WORKER_QUEUE_LEN: usize = 64;
@@ -54,6 +56,8 @@ pub(crate) enum WorkerJob {
     Settle { epoch: Epoch, reply: ControlReply, to: ReplyTo },
     /// Ask the leader.
     Forward { request: ControlRequest, to: ReplyTo },
+    /// Change the cluster key here, which is written to disk.
+    ChangeKey { step: KeyStep, to: ReplyTo },
     /// End.
     End,
 }
@@ -77,6 +81,7 @@ pub(crate) struct NodeShared {
     pub metrics: MetricStore,
     /// Where they are served, as a URL.
     pub metrics_address: Option<String>,
+    pub tickets: TicketOffice,
     /// File locks, of all shards.
     pub locks: Mutex<SharedLocks>,
     /// There are locks that others have to be asked for.
@@ -137,6 +142,7 @@ pub(crate) struct NodeParts {
     pub worker: SyncSender<WorkerJob>,
     pub notices: Sender<NodeNotice>,
     pub metrics_address: Option<String>,
+    pub tickets: TicketOffice,
 }
 
 impl NodeShared {
@@ -153,6 +159,7 @@ impl NodeShared {
             lock_recovery_due: Condvar::new(),
             metrics: MetricStore::new(shards),
             metrics_address: parts.metrics_address,
+            tickets: parts.tickets,
             timing: parts.timing,
             wanted_scrub: WantedScrub::default(),
             scrub_interval: parts.scrub_interval,

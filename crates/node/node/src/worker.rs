@@ -29,6 +29,10 @@ pub(crate) fn run(shared: &NodeShared, targets: &NodeTargets, jobs: &Receiver<Wo
                 settle(shared, epoch);
                 (to, reply)
             }
+            WorkerJob::ChangeKey { step, to } => {
+                let reply = shared.tickets.change_key(&step).map(ControlReply::Keys);
+                (to, reply.unwrap_or_else(|error| refused(&error)))
+            }
             WorkerJob::Forward { request, to } => {
                 let reply =
                     check_target(targets, &request).and_then(|()| forward(shared, &request));

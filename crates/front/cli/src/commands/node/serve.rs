@@ -66,6 +66,9 @@ pub struct ServeArgs {
     /// The cluster has served before: without its coordinators' state nothing is begun anew
     #[arg(long)]
     founded: bool,
+    /// Give tickets to all users of this host by a unix socket at this path
+    #[arg(long, value_name = "PATH")]
+    shared: Option<PathBuf>,
     /// Listen on tcp at this address too; port 0 takes a free one
     #[arg(long, value_name = "HOST:PORT")]
     tcp: Option<String>,
@@ -128,7 +131,9 @@ fn serve(
         tls: tls(args, dir)?,
         fault_log: Some(dir.fault_log_path(node)),
         faults: fault_table(dir, node)?,
-        key: dir.read_key()?,
+        keys: dir.read_keys()?,
+        key_file: Some(dir.key_path()),
+        ticket_socket: args.shared.clone(),
         memory_bytes: memory(args)?,
         shards: args.shards,
         coordinator: coordinator(args, dir)?,
