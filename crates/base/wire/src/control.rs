@@ -17,6 +17,7 @@ use crate::limits::BODY_LEN_MAX;
 use crate::lock::{KnownLock, LockAnswer, LockOwner, LockRequest};
 use crate::membership::{AdminRequest, Heartbeat, LeaderAddress, MemberReport, NodeLease};
 use crate::status::{NodeMetrics, NodeStatus};
+use crate::ticket::{IssuedTicket, KeyNumbers, KeyStep};
 pub use backend_spec::{BackendSpec, MEMORY_BACKEND, NULL_BACKEND};
 
 /// Bytes of a chunk unless said otherwise.
@@ -182,6 +183,18 @@ pub enum ControlRequest {
     Setup,
     /// The clients that are connected, the one that asks included. Reply: [`ControlReply::Clients`].
     Clients,
+    /// A ticket for the user that the kernel names, where the node gives out tickets
+    /// ([`crate::ticket`]). Reply: [`ControlReply::Ticket`].
+    IssueTicket {
+        /// Public key of its holder.
+        public_key: [u8; 32],
+    },
+    /// The ticket by which the connection was made, for a later time; the connection counts for as
+    /// long, too. Reply: [`ControlReply::Ticket`].
+    RenewTicket,
+    /// A step of a change of the cluster key, for the owner of the store. Reply:
+    /// [`ControlReply::Keys`].
+    ChangeKey(KeyStep),
 }
 
 /// Answers a [`ControlRequest`].
@@ -258,6 +271,10 @@ pub enum ControlReply {
     /// Clients that are connected: all, or [`CLIENTS_TOLD_MAX`](crate::limits::CLIENTS_TOLD_MAX) of
     /// them.
     Clients(Vec<ClientId>),
+    /// A ticket.
+    Ticket(IssuedTicket),
+    /// The keys that count, after the step.
+    Keys(KeyNumbers),
 }
 
 impl ControlReply {

@@ -1,15 +1,22 @@
-//! The handshake: versions, then mutual proof of the cluster key.
+//! The handshake: versions, then mutual proof of what each side holds.
 //!
 //! ```text
 //! client                                   node
-//!   Hello {versions, client, …}       ──▶
-//!                                     ◀──  Challenge {version, node, nonce, proof over both nonces}
-//!   Proof {proof over both nonces}    ──▶
+//!   Hello {versions, client, credential …} ──▶
+//!                                     ◀──  Challenge {version, node, nonce, proof}
+//!   Proof {proof}                     ──▶
 //!                                     ◀──  Welcome {…}        (shared memory: with descriptors)
 //! ```
 //!
-//! Proofs are HMAC-SHA-256 under the cluster key, over a role label and both nonces, so that neither side's
-//! proof can be replayed as the other's.
+//! A proof covers a label of its maker's role, the whole hello, the whole challenge but the proof
+//! in it, and the TLS connection if there is one. So neither side's proof can be replayed as the
+//! other's, or by another connection, and nobody between them can change what they agree on.
+//!
+//! - With the **cluster key**, both proofs are HMAC-SHA-256 under it.
+//! - With a **ticket** ([`crate::ticket`]), the node's proof is an Ed25519 signature by the key pair
+//!   of the cluster's nodes, whose public key the holder got along with the ticket; the client's is
+//!   one by the private key of the ticket.
+//! - With **nothing**, by a socket where tickets are given out, both proofs are empty.
 //!
 //! Nodes connect to each other in the same way, and say which one they are. A peer that holds the
 //! key is believed: the key is what makes a node one of the cluster. Where the kernel tells the
@@ -25,14 +32,28 @@ pub struct Hello {
     pub versions: (u8, u8),
     /// Session identity.
     pub client: ClientId,
-    /// User. Where the kernel tells the peer's user, that one counts.
-    pub uid: u32,
+    /// What the client is going to prove.
+    pub credential: HelloCredential,
     /// Random.
     pub nonce: [u8; 32],
     /// The client asks for shared-memory rings (unix sockets only).
     pub wants_rings: bool,
     /// The node that connects, if it is one.
     pub node: Option<NodeId>,
+}
+
+/// The credential that a client names in its hello.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HelloCredential {
+    /// None: it asks for a ticket, where tickets are given out.
+    Nothing,
+    /// The cluster key of this number.
+    ClusterKey {
+        /// Which of the cluster's keys.
+        number: u32,
+    },
+    /// A [`SignedTicket`](crate::ticket::SignedTicket), encoded.
+    Ticket(Vec<u8>),
 }
 
 /// Node's answer.
@@ -44,15 +65,15 @@ pub struct Challenge {
     pub node: NodeId,
     /// Random.
     pub nonce: [u8; 32],
-    /// The node's proof.
-    pub proof: [u8; 32],
+    /// The node's proof: 32 bytes by the cluster key, 64 for a ticket, none for nothing.
+    pub proof: Vec<u8>,
 }
 
 /// Client's proof.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {
-    /// The client's proof.
-    pub proof: [u8; 32],
+    /// The client's proof, as long as the node's.
+    pub proof: Vec<u8>,
 }
 
 /// The session begins.

@@ -23,5 +23,6 @@ pub mod membership;
 pub mod op;
 pub mod peer;
 pub mod status;
+pub mod ticket;
 
 pub use codec::{FieldDecoder, WireError};

@@ -117,9 +117,10 @@ proptest! {
 
     #[test]
     fn handshakes(client in any::<u64>(), node in any::<u32>(), nonce in any::<[u8; 32]>(), wants_rings in any::<bool>()) {
-        let hello = hello::Hello { versions: (1, 1), client: ClientId(client), uid: node, nonce, wants_rings, node: Some(NodeId(3)) };
+        let credential = hello::HelloCredential::ClusterKey { number: node };
+        let hello = hello::Hello { versions: (1, 1), client: ClientId(client), credential, nonce, wants_rings, node: Some(NodeId(3)) };
         prop_assert_eq!(control::decode::<hello::Hello>(&control::encode(&hello)), Ok(hello));
-        let challenge = hello::Challenge { version: 1, node: NodeId(node), nonce, proof: nonce };
+        let challenge = hello::Challenge { version: 1, node: NodeId(node), nonce, proof: nonce.to_vec() };
         let raw = control::encode(&challenge);
         prop_assert!(raw.len() <= samite_wire::limits::HANDSHAKE_LEN_MAX);
         prop_assert_eq!(control::decode::<hello::Challenge>(&raw), Ok(challenge));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use samite_placement::{ClusterMap, check_dataset_spec};
 use samite_transport::client::{NodeLink, OutgoingRequest};
-use samite_transport::{Address, ClusterKey};
+use samite_transport::{Address, Credential};
 use samite_types::{
     ClientId, DatasetId, Deadline, Epoch, Error, ErrorKind, NodeId, PartitionId, Result,
 };
@@ -21,6 +21,7 @@ use samite_wire::membership::AdminRequest;
 use samite_wire::status::{NodeMetrics, NodeStatus};
 
 use crate::config::transport_from_env;
+use crate::credential_slot::CredentialSlot;
 use crate::peer::{ClientCredentials, NodePeer, prefer};
 use crate::runtime::{ClusterDir, NodeEntry, RuntimeDir};
 use crate::session::ClientSession;
@@ -45,7 +46,8 @@ pub struct Client {
 
 struct ClientShared {
     cluster: String,
-    key: ClusterKey,
+    credential: Credential,
+    home: Option<ClusterDir>,
     addresses: Vec<Address>,
     options: ClientOptions,
     counters: Counters,
@@ -75,7 +77,8 @@ impl Client {
         prefer(&mut addresses, options.transport);
         let shared = ClientShared {
             cluster: config.cluster.clone(),
-            key: config.cluster_key(),
+            credential: config.credential.clone(),
+            home: config.home.clone(),
             addresses,
             options,
             counters: Counters::default(),
@@ -104,8 +107,8 @@ impl Client {
     pub fn from_cluster_dir(dir: &ClusterDir, options: ClientOptions) -> Result<Self> {
         let file = dir.read_cluster_file()?;
         let addresses = file.nodes.iter().flat_map(NodeEntry::addresses).collect();
-        let (key, authorities) = (dir.read_key()?, dir.read_authorities()?);
-        let config = ClusterConfig { cluster: file.cluster, addresses, key, authorities };
+        let (credential, home) = (dir.read_credential()?, Some(dir.clone()));
+        let config = ClusterConfig { cluster: file.cluster, addresses, credential, home };
         let (redundancy, reads) = (file.setup.redundancy, file.setup.reads);
         Self::connect(&config, ClientOptions { redundancy, reads, ..options })
     }
@@ -115,7 +118,10 @@ impl Client {
         let slot = &self.shared.session;
         let mut session = slot.load(Ordering::Acquire);
         if session.is_null() {
-            let fresh = Box::into_raw(Box::new(ClientSession::new(self.shared.options.transport)));
+            let ClientShared { credential, home, options, .. } = &*self.shared;
+            let credential = CredentialSlot::new(credential.clone(), home.clone());
+            let fresh = ClientSession::new(options.transport, credential);
+            let fresh = Box::into_raw(Box::new(fresh));
             let raced = slot.compare_exchange(session, fresh, Ordering::AcqRel, Ordering::Acquire);
             session = match raced {
                 Ok(_) => fresh,
@@ -146,7 +152,7 @@ impl Client {
 
     pub(crate) fn credentials(&self) -> ClientCredentials<'_> {
         ClientCredentials {
-            key: &self.shared.key,
+            credential: &self.session().credential,
             client: self.session().id,
             counters: &self.shared.counters,
         }

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
-use samite_transport::{ClusterKey, TlsAuthorities, TransportKind};
+use samite_transport::{Credential, TransportKind};
 use samite_types::{Error, ErrorKind, Redundancy, Result};
 use samite_wire::control::ReadsKind;
+
+use crate::runtime::ClusterDir;
 
 /// Forces a transport for all links: `shm`, `unix`, `tcp` or `tls`.
 pub const ENV_TRANSPORT: &str = "SAMITE_TRANSPORT";
@@ -21,21 +23,10 @@ pub struct ClusterConfig {
     /// Addresses of some of its nodes as URLs (`shm://PATH`, `unix://PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT`); the first that answers
     /// gives the cluster map.
     pub addresses: Vec<String>,
-    /// The cluster key.
-    pub key: [u8; 32],
-    /// The authority that signs the TLS certificates of its nodes; `None`: they show key pairs that
-    /// come of the cluster key.
-    pub authorities: Option<TlsAuthorities>,
-}
-
-impl ClusterConfig {
-    pub(crate) fn cluster_key(&self) -> ClusterKey {
-        let key = ClusterKey::new(self.key);
-        match &self.authorities {
-            Some(authorities) => key.with_authorities(authorities.clone()),
-            None => key,
-        }
-    }
+    /// The cluster key, or a ticket.
+    pub credential: Credential,
+    /// Where that is read from again when it is refused: it may have been changed; `None`: nowhere.
+    pub home: Option<ClusterDir>,
 }
 
 impl fmt::Debug for ClusterConfig {

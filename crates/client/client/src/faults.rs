@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use samite_transport::Address;
 use samite_transport::client::{NodeLink, OutgoingRequest};
-use samite_transport::{Address, ClusterKey};
 use samite_types::{ClientId, Deadline, Entropy, Error, ErrorKind, Result, SystemEntropy};
 use samite_wire::control::{self, ControlReply, ControlRequest, FaultRequest, FaultStatus};
 use samite_wire::frame::FrameKind;
@@ -38,12 +38,12 @@ pub fn ask(
 }
 
 fn connect(config: &ClusterConfig, deadline: Deadline) -> Result<NodeLink> {
-    let key = ClusterKey::new(config.key);
+    let credential = &config.credential;
     let client = ClientId(SystemEntropy.next_u64());
     let mut failed = Error::new(ErrorKind::Unavailable, "the node has no address");
     for address in &config.addresses {
         let address: Address = address.parse()?;
-        match NodeLink::connect(&address, &key, client, deadline) {
+        match NodeLink::connect(&address, credential, client, deadline) {
             Ok(link) => return Ok(link),
             Err(error) => failed = error,
         }

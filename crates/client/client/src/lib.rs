@@ -38,6 +38,7 @@
 mod changes;
 mod client;
 mod config;
+mod credential_slot;
 mod dataset;
 pub mod drafts;
 mod early_completion;
@@ -47,6 +48,7 @@ mod flight;
 mod frame;
 mod inconsistent_read;
 pub mod interposability;
+mod key_rotation;
 mod key_text;
 pub mod listing;
 pub mod locks;
@@ -65,6 +67,7 @@ mod seq;
 mod session;
 pub mod stats;
 mod thread_pool;
+mod tickets;
 mod timer;
 mod wait;
 
@@ -75,6 +78,7 @@ pub use config::{
 };
 pub use dataset::Dataset;
 pub use early_completion::CompletedChange;
+pub use key_rotation::KeyRotation;
 pub use key_text::key_text;
 pub use op::ClientOperation;
 pub use outcome::{
@@ -84,4 +88,5 @@ pub use pending::{FinishStep, PendingOperations};
 pub use revocations::RecallListener;
 pub use samite_arena::lookup::{HEAD_LEN, LookupHead};
 pub use samite_transport::client::WaitEnd;
-pub use samite_transport::{TlsAuthorities, TransportKind};
+pub use samite_transport::{ClusterKey, Credential, KeySet, TlsAuthorities, TransportKind};
+pub use tickets::{TicketOrder, make_ticket_key};

@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard, T
 use std::time::Duration;
 
 use samite_transport::client::NodeLink;
-use samite_transport::{Address, ClusterKey, TransportKind};
+use samite_transport::{Address, TransportKind};
 use samite_types::{ClientId, Clock, Deadline, Error, ErrorKind, NodeId, Result, SystemClock};
 use samite_wire::control::NodeInfo;
 
+use crate::credential_slot::CredentialSlot;
 use crate::stats::{Counters, count};
 
 /// How long a thread that finds another one at work sleeps before it looks again.
@@ -19,7 +20,7 @@ const GRANTS_PAUSE_WRITES: u32 = 256;
 
 /// The identity that a client proves to a node.
 pub(crate) struct ClientCredentials<'c> {
-    pub(crate) key: &'c ClusterKey,
+    pub(crate) credential: &'c CredentialSlot,
     pub(crate) client: ClientId,
     pub(crate) counters: &'c Counters,
 }
@@ -35,6 +36,8 @@ pub(crate) struct NodePeer {
     /// It did not answer, and is not asked until then for operations that others can answer; in
     /// nanoseconds.
     doubted_until_ns: AtomicU64,
+    /// When the ticket by which the link was made is to be renewed; in nanoseconds.
+    renew_at_ns: AtomicU64,
 }
 
 impl NodePeer {
@@ -55,6 +58,7 @@ impl NodePeer {
             connecting: Mutex::new(()),
             grants_pause: AtomicU32::new(0),
             doubted_until_ns: AtomicU64::new(0),
+            renew_at_ns: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -105,6 +109,7 @@ impl NodePeer {
         deadline: Deadline,
     ) -> Result<Arc<NodeLink>> {
         if let Some(link) = self.live_link() {
+            self.renew_ticket(&link, who);
             return Ok(link);
         }
         // One thread connects; the others wait for it.
@@ -125,7 +130,23 @@ impl NodePeer {
         }
         self.replace(&link);
         self.grants_pause.store(0, Ordering::Relaxed);
+        self.renew_at_ns.store(who.credential.renewal_due_ns(), Ordering::Relaxed);
         Ok(link)
+    }
+
+    /// If it is time for that, one thread renews the ticket by which `link` was made; if it
+    /// cannot be renewed, it counts until it ends.
+    fn renew_ticket(&self, link: &NodeLink, who: &ClientCredentials<'_>) {
+        let due = self.renew_at_ns.load(Ordering::Relaxed);
+        if due == u64::MAX || SystemClock.monotonic() < Duration::from_nanos(due) {
+            return;
+        }
+        let claimed =
+            self.renew_at_ns.compare_exchange(due, u64::MAX, Ordering::Relaxed, Ordering::Relaxed);
+        if claimed.is_ok() {
+            who.credential.renew(link);
+            self.renew_at_ns.store(who.credential.renewal_due_ns(), Ordering::Relaxed);
+        }
     }
 
     /// Another connection, over a socket, which nobody else uses.
@@ -219,7 +240,7 @@ pub(crate) fn connect_any(
 ) -> Result<NodeLink> {
     let mut failed = None;
     for address in addresses {
-        match NodeLink::connect(address, who.key, who.client, deadline) {
+        match who.credential.connect(address, who.client, deadline) {
             Ok(link) => {
                 count(&who.counters.connects, 1);
                 return Ok(link);

@@ -3,7 +3,8 @@
 //! ```text
 //! ${SAMITE_RUNTIME_DIR:-${XDG_RUNTIME_DIR:-/tmp}/samite-UID}/      0700, the user's own
 //!   <cluster>/                                                     0700
-//!     key            32 random bytes, 0600: the cluster key
+//!     key            0600: the cluster key ([`samite_transport::KeySet`])
+//!     ticket         0600: in its place, for users who do not own the store ([`TicketFile`])
 //!     ca.pem         who signs the nodes' TLS certificates, where they have their own
 //!     cluster.json   [`ClusterFile`]: written last, once the store serves
 //!     n0.sock …      unix socket of each node
@@ -14,6 +15,7 @@
 //! known to be a real directory, owned by the user, closed to everyone else. The preload library
 //! reads these files inside other people's programs: all I/O is raw system calls, never libc.
 
+mod credentials;
 mod nodes;
 mod setup;
 
@@ -23,10 +25,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
-use samite_transport::TlsAuthorities;
 use samite_types::{Error, ErrorKind, NodeId, Result};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use credentials::is_there;
+pub use credentials::{TicketFile, key_bytes, read_key_file, to_base64};
 pub use nodes::{LocalProcess, NodeEntry};
 pub use setup::{ClusterSetup, EtcdEntry, EtcdTlsFiles, VoterEntry};
 
@@ -47,8 +50,6 @@ pub const SOCKET_PATH_LEN_MAX: usize = 107;
 
 const CLUSTER_NAME_LEN_MAX: usize = 64;
 const CLUSTER_FILE_LEN_MAX: usize = 1 << 20;
-const AUTHORITIES_LEN_MAX: usize = 1 << 20;
-const KEY_LEN: usize = 32;
 
 /// The user's runtime directory: one directory per cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,12 +171,6 @@ impl ClusterDir {
         &self.path
     }
 
-    /// Path of the cluster key.
-    #[must_use]
-    pub fn key_path(&self) -> PathBuf {
-        self.path.join("key")
-    }
-
     /// Path of the cluster's description.
     #[must_use]
     pub fn cluster_file_path(&self) -> PathBuf {
@@ -252,48 +247,6 @@ impl ClusterDir {
         open_private_dir(&self.path).map(drop)
     }
 
-    /// Writes a fresh cluster key (mode 0600).
-    ///
-    /// # Errors
-    /// The error of the system.
-    pub fn write_key(&self, key: &[u8; KEY_LEN]) -> Result<()> {
-        write_file(&self.key_path(), key)
-    }
-
-    /// Reads the cluster key.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Corrupt`] when it is not 32 bytes; [`ErrorKind::Denied`] when others may read
-    /// it; otherwise as [`ClusterDir::check`], or the error of the system.
-    pub fn read_key(&self) -> Result<[u8; KEY_LEN]> {
-        self.check()?;
-        read_key(&self.key_path())
-    }
-
-    /// Writes the authority that signs the TLS certificates of the cluster's nodes.
-    ///
-    /// # Errors
-    /// The error of the system.
-    pub fn write_authorities(&self, pem: &[u8]) -> Result<()> {
-        write_file(&self.authorities_path(), pem)
-    }
-
-    /// The authority that signs the TLS certificates of the cluster's nodes; `None`: there is none,
-    /// their key pairs come of the cluster key.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] when the file has no certificates; otherwise the error of the system.
-    pub fn read_authorities(&self) -> Result<Option<TlsAuthorities>> {
-        match read_file(&self.authorities_path(), AUTHORITIES_LEN_MAX) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            pem => TlsAuthorities::from_pem(pem?).map(Some),
-        }
-    }
-
-    fn authorities_path(&self) -> PathBuf {
-        self.path.join("ca.pem")
-    }
-
     /// Writes the cluster's description, atomically.
     ///
     /// # Errors
@@ -335,19 +288,6 @@ impl ClusterDir {
             error
         }
     }
-}
-
-/// Reads a cluster key from a file.
-///
-/// # Errors
-/// [`ErrorKind::Corrupt`] when it is not 32 bytes; [`ErrorKind::Denied`] when others may read it;
-/// otherwise the error of the system.
-pub fn read_key(path: &Path) -> Result<[u8; KEY_LEN]> {
-    check_private(path)?;
-    read_file(path, KEY_LEN)?.try_into().map_err(|_| {
-        let words = format!("cluster key {}: not {KEY_LEN} bytes long", path.display());
-        Error::new(ErrorKind::Corrupt, words)
-    })
 }
 
 /// Describes a local cluster to its clients.
@@ -400,18 +340,6 @@ fn open_private_dir(path: &Path) -> Result<rustix::fd::OwnedFd> {
     Ok(dir)
 }
 
-/// Checks that nobody but its owner may read or write a file.
-fn check_private(path: &Path) -> Result<()> {
-    let failed = |errno| Error::io(format_args!("read {}", path.display()), errno);
-    let stat = rustix::fs::lstat(path).map_err(failed)?;
-    if stat.st_mode & 0o077 == 0 {
-        return Ok(());
-    }
-    let (shown, mode) = (path.display(), stat.st_mode & 0o7777);
-    let words = format!("{shown}: mode {mode:04o} lets others read the key: `chmod 600 {shown}`");
-    Err(Error::new(ErrorKind::Denied, words))
-}
-
 fn create_private_dir(path: &Path) -> Result<()> {
     match rustix::fs::mkdir(path, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => open_private_dir(path).map(drop),
@@ -445,7 +373,7 @@ fn read_file(path: &Path, len_max: usize) -> Result<Vec<u8>> {
 }
 
 /// Writes a small file (mode 0600) so that a reader sees the old one or the new one, never a part.
-fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");
     let temporary = PathBuf::from(temporary);
@@ -489,7 +417,7 @@ mod tests {
         assert_eq!(cluster.read_cluster_file().unwrap_err().kind(), ErrorKind::NotFound);
         cluster.create().unwrap();
         cluster.write_key(&[7; 32]).unwrap();
-        assert_eq!(cluster.read_key().unwrap(), [7; 32]);
+        assert_eq!(cluster.read_keys().unwrap().current().as_bytes(), &[7; 32]);
         let mode = std::fs::metadata(cluster.key_path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o600);
         let file = ClusterFile {

@@ -17,6 +17,7 @@ use samite_wire::delta::MapDelta;
 
 use crate::Client;
 use crate::changes::ChangeCounters;
+use crate::credential_slot::CredentialSlot;
 use crate::peer::{NodePeer, put};
 use crate::seq::SequenceNumbers;
 use crate::thread_pool::ThreadPool;
@@ -26,6 +27,7 @@ use crate::timer::WakeTimer;
 #[derive(Debug)]
 pub(crate) struct ClientSession {
     pub(crate) id: ClientId,
+    pub(crate) credential: CredentialSlot,
     pub(crate) seqs: SequenceNumbers,
     pub(crate) changes: ChangeCounters,
     pub(crate) timer: WakeTimer,
@@ -114,9 +116,10 @@ impl MapView {
 }
 
 impl ClientSession {
-    pub(crate) fn new(only: Option<TransportKind>) -> Self {
+    pub(crate) fn new(only: Option<TransportKind>, credential: CredentialSlot) -> Self {
         Self {
             id: ClientId(SystemEntropy.next_u64()),
+            credential,
             seqs: SequenceNumbers::new(),
             changes: ChangeCounters::new(),
             timer: WakeTimer::default(),

@@ -303,8 +303,8 @@ impl Stage {
         let config = ClusterConfig {
             cluster: "stage".into(),
             addresses: addresses.to_vec(),
-            key: [7; 32],
-            authorities: None,
+            credential: ClusterKey::new([7; 32]).into(),
+            home: None,
         };
         Self { world, nodes: nodes.into(), config, _scratch: scratch }
     }

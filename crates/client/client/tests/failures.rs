@@ -96,7 +96,7 @@ fn nobody_there_is_an_error_that_says_where() {
     let error = samite_client::Client::connect(&config, ClientOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     config.addresses = cluster.config().addresses;
-    config.key[0] ^= 1;
+    config.credential = samite_client::ClusterKey::new([0; 32]).into();
     let error = samite_client::Client::connect(&config, ClientOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WrongKey, "{error}");
 }

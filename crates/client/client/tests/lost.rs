@@ -170,8 +170,8 @@ fn a_wrong_key_is_an_answer_also_on_a_bad_network() {
     set(&cluster, 1, Some("corrupt 20% * *\nreset 10% * *"));
     let tcp = |url: &String| url.starts_with("tcp://");
     let addresses = cluster.config().addresses.into_iter().filter(tcp).collect();
-    let mut config = ClusterConfig { addresses, ..cluster.config() };
-    config.key[0] ^= 1;
+    let credential = samite_transport::ClusterKey::new([0; 32]).into();
+    let config = ClusterConfig { addresses, credential, ..cluster.config() };
     let begun = Instant::now();
     let error = Client::connect(&config, ClientOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WrongKey, "{error}");

@@ -165,8 +165,8 @@ impl Stage {
         let config = ClusterConfig {
             cluster: "stage".into(),
             addresses: vec![address],
-            key: [7; 32],
-            authorities: None,
+            credential: ClusterKey::new([7; 32]).into(),
+            home: None,
         };
         Self { script, stop, waker, thread: Some(thread), config, _scratch: scratch }
     }

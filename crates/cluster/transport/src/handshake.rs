@@ -1,16 +1,25 @@
 //! The handshake of [`samite_wire::hello`], without I/O: the messages of each side, and how it
 //! reads the other's.
 
+use std::sync::Arc;
+
 use samite_types::{ClientId, Entropy, Error, ErrorKind, NodeId, RequestId, Result};
 use samite_wire::control::{decode, encode};
 use samite_wire::frame::{
     CheckedHeader, FrameHeader, FrameKind, HEADER_LEN, VERSION, VERSION_OLDEST,
 };
-use samite_wire::hello::{Challenge, Goodbye, Hello, Proof, Welcome};
+use samite_wire::hello::{Challenge, Goodbye, Hello, HelloCredential, Proof, Welcome};
 use samite_wire::limits::HANDSHAKE_LEN_MAX;
+use samite_wire::ticket::TicketClaims;
 use zerocopy::IntoBytes;
 
-use crate::key::{ClusterKey, ProofExchange, ProofRole};
+use crate::credential::Credential;
+use crate::identity::ProvedCredential;
+use crate::key::ClusterKey;
+use crate::key_set::KeySet;
+use crate::proof::{ProofExchange, ProofRole};
+use crate::signing::is_signed;
+use crate::ticket;
 use crate::tls::Binding;
 
 /// Longest reason in a goodbye that is recorded, in bytes.
@@ -75,33 +84,106 @@ pub(crate) enum NodeSide {
 pub(crate) enum NodeStep {
     /// Send these bytes and wait for the proof; `node`: the node that the peer says it is.
     Challenge { bytes: Vec<u8>, node: Option<NodeId> },
-    /// The client holds the key.
-    Proved { client: ClientId, node: Option<NodeId>, uid: u32, wants_rings: bool },
+    /// The client has proved this.
+    Proved { client: ClientId, node: Option<NodeId>, proved: ProvedCredential, wants_rings: bool },
+}
+
+/// The node and the connection in whose handshake a step is made.
+pub(crate) struct NodePlace<'a> {
+    pub(crate) node: NodeId,
+    pub(crate) keys: &'a KeySet,
+    /// Those who have proved nothing may come, and nobody else.
+    pub(crate) is_for_guests: bool,
+    pub(crate) binding: Option<&'a Binding>,
+    /// Seconds since 1970.
+    pub(crate) now_s: u64,
+    pub(crate) entropy: &'a dyn Entropy,
+}
+
+impl NodePlace<'_> {
+    fn cluster_key(&self, number: u32) -> Result<&ClusterKey> {
+        self.keys.find(number).ok_or_else(|| {
+            let current = self.keys.current().number();
+            let words = format!("cluster key {number} does not count here; key {current} does");
+            Error::new(ErrorKind::WrongKey, words)
+        })
+    }
+
+    /// The ticket's words and the key that it was signed by, if it counts now.
+    fn ticket(&self, bytes: &[u8]) -> Result<(TicketClaims, &ClusterKey)> {
+        let (claims, key) = ticket::check(bytes, |number| self.keys.find(number))?;
+        ticket::check_time(&claims, self.now_s)?;
+        Ok((claims, key))
+    }
+
+    fn check_kind(&self, credential: &HelloCredential) -> Result<()> {
+        let words = match (credential, self.is_for_guests) {
+            (HelloCredential::Nothing, false) => "the cluster key or a ticket is needed here",
+            (HelloCredential::Nothing, true) | (_, false) => return Ok(()),
+            (_, true) => "this socket gives out tickets and takes nothing else",
+        };
+        Err(Error::new(ErrorKind::Denied, words))
+    }
+
+    fn prove(&self, exchange: &ProofExchange<'_>) -> Result<Vec<u8>> {
+        let transcript = || exchange.transcript(ProofRole::Node);
+        Ok(match &exchange.hello.credential {
+            HelloCredential::Nothing => Vec::new(),
+            HelloCredential::ClusterKey { number } => {
+                self.cluster_key(*number)?.prove(ProofRole::Node, exchange)
+            }
+            HelloCredential::Ticket(bytes) => self.ticket(bytes)?.1.node_pair().sign(&transcript()),
+        })
+    }
+
+    fn proved(&self, exchange: &ProofExchange<'_>, proof: &[u8]) -> Result<ProvedCredential> {
+        let refused = |words| Err(Error::new(ErrorKind::WrongKey, words));
+        match &exchange.hello.credential {
+            HelloCredential::Nothing => Ok(ProvedCredential::Nothing),
+            HelloCredential::ClusterKey { number } => {
+                if !self.cluster_key(*number)?.proves(ProofRole::Client, exchange, proof) {
+                    return refused("peer does not hold the cluster key".to_owned());
+                }
+                Ok(ProvedCredential::Key)
+            }
+            HelloCredential::Ticket(bytes) => {
+                let (claims, _) = self.ticket(bytes)?;
+                let transcript = exchange.transcript(ProofRole::Client);
+                if !is_signed(&claims.public_key, &transcript, proof) {
+                    let uid = claims.uid;
+                    return refused(format!(
+                        "peer does not hold the private key of the ticket of uid {uid}"
+                    ));
+                }
+                Ok(ProvedCredential::Ticket(Arc::new(claims)))
+            }
+        }
+    }
 }
 
 impl NodeSide {
     /// Takes the client's next frame.
     ///
     /// # Errors
-    /// `WrongVersion`, `WrongKey`, `Corrupt`: say goodbye.
+    /// `WrongVersion`, `WrongKey`, `Denied`, `Corrupt`: say goodbye.
     pub(crate) fn step(
         &mut self,
         kind: FrameKind,
         body: &[u8],
-        node: NodeId,
-        key: &ClusterKey,
-        binding: Option<&Binding>,
-        entropy: &dyn Entropy,
+        place: &NodePlace<'_>,
     ) -> Result<NodeStep> {
+        let binding = place.binding;
         match (std::mem::replace(self, Self::Fresh), kind) {
             (Self::Fresh, FrameKind::Hello) => {
                 let hello: Hello = decode(body)?;
                 let version = common_version(hello.versions)?;
+                place.check_kind(&hello.credential)?;
                 let mut nonce = [0; 32];
-                entropy.fill(&mut nonce);
-                let mut challenge = Challenge { version, node, nonce, proof: [0; 32] };
+                place.entropy.fill(&mut nonce);
+                let node = place.node;
+                let mut challenge = Challenge { version, node, nonce, proof: Vec::new() };
                 let exchange = ProofExchange { hello: &hello, challenge: &challenge, binding };
-                challenge.proof = key.prove(ProofRole::Node, &exchange);
+                challenge.proof = place.prove(&exchange)?;
                 let bytes = frame(FrameKind::Challenge, &challenge);
                 let node = hello.node;
                 *self = Self::Challenged { hello, challenge };
@@ -110,14 +192,9 @@ impl NodeSide {
             (Self::Challenged { hello, challenge }, FrameKind::Proof) => {
                 let Proof { proof } = decode(body)?;
                 let exchange = ProofExchange { hello: &hello, challenge: &challenge, binding };
-                if !key.proves(ProofRole::Client, &exchange, &proof) {
-                    return Err(Error::new(
-                        ErrorKind::WrongKey,
-                        "peer does not hold the cluster key",
-                    ));
-                }
-                let Hello { client, node, uid, wants_rings, .. } = hello;
-                Ok(NodeStep::Proved { client, node, uid, wants_rings })
+                let proved = place.proved(&exchange, &proof)?;
+                let Hello { client, node, wants_rings, .. } = hello;
+                Ok(NodeStep::Proved { client, node, proved, wants_rings })
             }
             (_, FrameKind::Goodbye) => Err(read_goodbye(body)),
             (_, kind) => Err(unexpected(kind)),
@@ -141,25 +218,26 @@ fn common_version((oldest, newest): (u8, u8)) -> Result<u8> {
 
 /// The client's side.
 #[derive(Debug)]
-pub(crate) struct ClientSide {
+pub(crate) struct ClientSide<'c> {
     hello: Hello,
+    credential: &'c Credential,
 }
 
-impl ClientSide {
-    /// Starts, with the bytes to send first. `node`: the node that connects, if it is one.
+impl<'c> ClientSide<'c> {
+    /// Begins. Returns the hello to send.
     pub(crate) fn start(
-        client: ClientId,
-        node: Option<NodeId>,
+        (client, node): (ClientId, Option<NodeId>),
         wants_rings: bool,
+        credential: &'c Credential,
         entropy: &dyn Entropy,
     ) -> (Self, Vec<u8>) {
         let mut nonce = [0; 32];
         entropy.fill(&mut nonce);
         let versions = (VERSION_OLDEST, VERSION);
-        let uid = rustix::process::geteuid().as_raw();
-        let hello = Hello { versions, client, uid, nonce, wants_rings, node };
+        let hello =
+            Hello { versions, client, credential: credential.named(), nonce, wants_rings, node };
         let bytes = frame(FrameKind::Hello, &hello);
-        (Self { hello }, bytes)
+        (Self { hello, credential }, bytes)
     }
 
     /// Checks the node's challenge. Returns the node, and the proof to send.
@@ -170,7 +248,6 @@ impl ClientSide {
         &self,
         kind: FrameKind,
         body: &[u8],
-        key: &ClusterKey,
         binding: Option<&Binding>,
     ) -> Result<(NodeId, Vec<u8>)> {
         match kind {
@@ -181,10 +258,23 @@ impl ClientSide {
         let challenge: Challenge = decode(body)?;
         common_version((challenge.version, challenge.version))?;
         let exchange = ProofExchange { hello: &self.hello, challenge: &challenge, binding };
-        if !key.proves(ProofRole::Node, &exchange, &challenge.proof) {
-            return Err(Error::new(ErrorKind::WrongKey, "node does not hold the cluster key"));
+        let transcript = |role| exchange.transcript(role);
+        let (is_proved, proof, what) = match self.credential {
+            Credential::Nothing => (true, Vec::new(), ""),
+            Credential::Key(key) => (
+                key.proves(ProofRole::Node, &exchange, &challenge.proof),
+                key.prove(ProofRole::Client, &exchange),
+                "the cluster key",
+            ),
+            Credential::Ticket(ticket) => (
+                is_signed(ticket.node_key(), &transcript(ProofRole::Node), &challenge.proof),
+                ticket.pair().sign(&transcript(ProofRole::Client)),
+                "the key of the nodes that the ticket was made for",
+            ),
+        };
+        if !is_proved {
+            return Err(Error::new(ErrorKind::WrongKey, format!("node does not hold {what}")));
         }
-        let proof = key.prove(ProofRole::Client, &exchange);
         Ok((challenge.node, frame(FrameKind::Proof, &Proof { proof })))
     }
 
@@ -201,131 +291,5 @@ impl ClientSide {
     }
 }
 
-/// Whether a user may map this node's memory, and be a node: the node's own user, and root, which
-/// can anyway.
-pub(crate) const fn is_trusted(peer_uid: u32, own_uid: u32) -> bool {
-    peer_uid == own_uid || peer_uid == 0
-}
-
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use samite_types::SystemEntropy;
-
-    use super::*;
-
-    fn body(frame: &[u8]) -> (FrameKind, &[u8]) {
-        let (raw, rest) = frame.split_first_chunk().unwrap();
-        let header = CheckedHeader::parse(raw).unwrap();
-        check_header(&header).unwrap();
-        header.verify(rest, &[]).unwrap();
-        (header.kind, rest)
-    }
-
-    fn key(byte: u8) -> ClusterKey {
-        ClusterKey::new([byte; 32])
-    }
-
-    fn exchange(client_key: &ClusterKey, node_key: &ClusterKey) -> Result<NodeStep> {
-        let (client, hello) = ClientSide::start(ClientId(7), Some(NodeId(9)), true, &SystemEntropy);
-        let mut node = NodeSide::Fresh;
-        let (kind, bytes) = body(&hello);
-        let NodeStep::Challenge { bytes: challenge, .. } =
-            node.step(kind, bytes, NodeId(3), node_key, None, &SystemEntropy)?
-        else {
-            panic!("no challenge");
-        };
-        let (kind, bytes) = body(&challenge);
-        let (id, proof) = client.challenged(kind, bytes, client_key, None)?;
-        assert_eq!(id, NodeId(3));
-        let (kind, bytes) = body(&proof);
-        node.step(kind, bytes, NodeId(3), node_key, None, &SystemEntropy)
-    }
-
-    #[test]
-    fn both_sides_prove_the_key() {
-        let step = exchange(&key(1), &key(1)).unwrap();
-        let NodeStep::Proved { client, node, uid, wants_rings } = step else { panic!("no proof") };
-        assert_eq!((client, node, wants_rings), (ClientId(7), Some(NodeId(9)), true));
-        assert_eq!(uid, rustix::process::geteuid().as_raw());
-        assert_eq!(exchange(&key(1), &key(2)).unwrap_err().kind(), ErrorKind::WrongKey);
-    }
-
-    #[test]
-    fn a_client_that_skips_its_own_check_is_refused_by_the_node() {
-        let (_, hello) = ClientSide::start(ClientId(7), None, false, &SystemEntropy);
-        let mut node = NodeSide::Fresh;
-        let (kind, bytes) = body(&hello);
-        node.step(kind, bytes, NodeId(0), &key(1), None, &SystemEntropy).unwrap();
-        let proof = frame(FrameKind::Proof, &Proof { proof: [0; 32] });
-        let (kind, bytes) = body(&proof);
-        let error = node.step(kind, bytes, NodeId(0), &key(1), None, &SystemEntropy).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::WrongKey);
-    }
-
-    #[test]
-    fn a_proof_sent_back_to_its_maker_is_no_proof() {
-        let (_, hello) = ClientSide::start(ClientId(7), None, false, &SystemEntropy);
-        let mut node = NodeSide::Fresh;
-        let (kind, bytes) = body(&hello);
-        let step = node.step(kind, bytes, NodeId(0), &key(1), None, &SystemEntropy).unwrap();
-        let NodeStep::Challenge { bytes: challenge, .. } = step else { panic!("no challenge") };
-        let Challenge { proof, .. } = decode(body(&challenge).1).unwrap();
-        let echoed = frame(FrameKind::Proof, &Proof { proof });
-        let (kind, bytes) = body(&echoed);
-        assert!(node.step(kind, bytes, NodeId(0), &key(1), None, &SystemEntropy).is_err());
-    }
-
-    #[test]
-    fn versions_that_do_not_meet_are_refused() {
-        assert_eq!(common_version((1, VERSION + 9)).unwrap(), VERSION);
-        let refused = [(VERSION + 1, VERSION + 9), (0, VERSION_OLDEST - 1)];
-        for versions in refused {
-            let error = common_version(versions).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::WrongVersion);
-        }
-    }
-
-    #[test]
-    fn only_the_own_user_and_root_are_trusted() {
-        assert!(is_trusted(1000, 1000));
-        assert!(is_trusted(0, 1000));
-        assert!(!is_trusted(1001, 1000));
-        assert!(!is_trusted(1000, 0));
-    }
-
-    #[test]
-    fn a_goodbye_keeps_its_kind_and_a_bounded_reason() {
-        let long = goodbye(&Error::new(ErrorKind::WrongKey, "ä".repeat(600)));
-        assert!(long.len() <= HEADER_LEN + HANDSHAKE_LEN_MAX);
-        let error = read_goodbye(body(&long).1);
-        assert_eq!((error.kind(), error.message().len()), (ErrorKind::WrongKey, 512));
-    }
-
-    proptest! {
-        #[test]
-        fn no_bytes_upset_either_side(
-            kind in 1u8..=11,
-            challenged in any::<bool>(),
-            bytes in proptest::collection::vec(any::<u8>(), 0..200),
-        ) {
-            let kinds = [
-                FrameKind::Hello, FrameKind::Challenge, FrameKind::Proof, FrameKind::Welcome,
-                FrameKind::Goodbye, FrameKind::Request, FrameKind::Reply, FrameKind::Control,
-                FrameKind::ControlReply, FrameKind::Peer, FrameKind::PeerReply,
-            ];
-            let kind = kinds[usize::from(kind) - 1];
-            let (client, hello) = ClientSide::start(ClientId(7), None, false, &SystemEntropy);
-            let mut node = NodeSide::Fresh;
-            if challenged {
-                let (kind, bytes) = body(&hello);
-                node.step(kind, bytes, NodeId(0), &key(1), None, &SystemEntropy).unwrap();
-            }
-            let step = node.step(kind, &bytes, NodeId(0), &key(1), None, &SystemEntropy);
-            let proved = matches!(step, Ok(NodeStep::Proved { .. }));
-            prop_assert!(!proved);
-            prop_assert!(client.challenged(kind, &bytes, &key(1), None).is_err());
-            let _ = ClientSide::welcomed(kind, &bytes);
-        }
-    }
-}
+mod tests;

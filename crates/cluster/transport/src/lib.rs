@@ -10,18 +10,28 @@
 //! lead back into its own hooks.
 
 mod address;
+mod credential;
 mod doorbell;
 mod fault;
 mod handshake;
 pub mod host;
+mod identity;
 mod key;
+mod key_set;
+mod proof;
+mod signing;
 mod socket;
 mod tls;
 
 pub mod client;
 pub mod server;
 pub mod shm;
+pub mod ticket;
 
 pub use address::{Address, TransportKind};
+pub use credential::Credential;
+pub use identity::{PeerIdentity, PeerRole};
 pub use key::ClusterKey;
+pub use key_set::{KeySet, SharedKeys};
+pub use signing::SigningPair;
 pub use tls::{TlsAuthorities, TlsFiles};

@@ -1,12 +1,12 @@
 //! TLS 1.3 on tcp, for `tls://` addresses.
 //!
-//! Nobody runs a CA: both ends' key pairs are derived from the cluster key, a different one for
-//! each side, and each end takes exactly the other's public key (RFC 7250). So a peer that does not
-//! hold the cluster key gets no further than a TLS alert. The ephemeral key exchange keeps recorded
-//! traffic secret even from those who learn the cluster key later. Where a site wants its own
-//! certificates ([`TlsFiles`]), nodes show those, and the proof of the cluster key that follows
-//! covers the TLS handshake ([`Binding`]), so that a peer that got hold of a certificate alone is
-//! still found out.
+//! Nobody runs a CA: the nodes' key pair comes of the cluster key, and a client takes exactly its
+//! public key (RFC 7250), which holders of the cluster key derive and holders of tickets were
+//! given. Clients show nothing in TLS; the handshake inside, whose proofs cover the TLS connection
+//! ([`Binding`]), asks for theirs. The ephemeral key exchange keeps recorded traffic secret even
+//! from those who learn the cluster key later. Where a site wants its own certificates
+//! ([`TlsFiles`]), nodes show those; a peer that got hold of a certificate alone is found out by
+//! the handshake inside.
 //!
 //! rustls makes the handshake ([`handshake`]); then the two directions part, each with its own key ([`record`]), as the sending and the receiving half
 //! of a connection are in different hands here.

@@ -18,7 +18,7 @@ use samite_wire::control::encode;
 use samite_wire::frame::{
     CheckedHeader, FLAG_PAYLOAD_UNCHECKED, FrameHeader, FrameKind, HEADER_LEN, VERSION,
 };
-use samite_wire::hello::{Goodbye, Hello};
+use samite_wire::hello::{Goodbye, Hello, HelloCredential};
 use zerocopy::IntoBytes;
 
 const QUICK: Duration = Duration::from_millis(300);
@@ -52,7 +52,9 @@ fn frame(kind: FrameKind, body: &[u8]) -> Vec<u8> {
 
 fn hello(versions: (u8, u8)) -> Vec<u8> {
     let client = ClientId(9);
-    let hello = Hello { versions, client, uid: 0, nonce: [1; 32], wants_rings: false, node: None };
+    let credential = HelloCredential::ClusterKey { number: 1 };
+    let nonce = [1; 32];
+    let hello = Hello { versions, client, credential, nonce, wants_rings: false, node: None };
     frame(FrameKind::Hello, &encode(&hello))
 }
 
@@ -131,7 +133,7 @@ fn a_wrong_key() {
 fn a_wrong_proof() {
     under_attack(LoopOptions::default(), |mut stream| {
         stream.write_all(&hello((VERSION, VERSION))).unwrap();
-        stream.write_all(&frame(FrameKind::Proof, &encode(&[0u8; 32]))).unwrap();
+        stream.write_all(&frame(FrameKind::Proof, &encode(&vec![0_u8; 32]))).unwrap();
         let goodbye = last_words(&mut *stream).unwrap();
         assert_eq!(ErrorKind::from_code(goodbye.kind), Some(ErrorKind::WrongKey));
     });

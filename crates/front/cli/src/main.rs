@@ -22,8 +22,8 @@ use clap::{Parser, Subcommand};
 
 use cluster::ClusterTarget;
 use commands::{
-    acknowledge, attach, bench, data, dataset, df, down, events, fault, files, host_start, kv,
-    logs, ls, mount, node, object, run, scrub, set, stage, stat, status, up,
+    acknowledge, attach, bench, data, dataset, df, down, events, fault, files, host_start, key, kv,
+    logs, ls, mount, node, object, run, scrub, set, stage, stat, status, ticket, up,
 };
 use failure::{CommandFailure, EXIT_CODES};
 
@@ -92,6 +92,8 @@ enum TopCommand {
     Events(events::EventsArgs),
     Logs(logs::LogsArgs),
     AcknowledgeLoss(acknowledge::AcknowledgeArgs),
+    Ticket(ticket::TicketArgs),
+    Key(key::KeyArgs),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
     BenchPeer(bench::PeerArgs),
@@ -178,6 +180,8 @@ fn carry_out(command: TopCommand, target: &ClusterTarget) -> Result<(), CommandF
         TopCommand::Events(args) => events::run(&args, target),
         TopCommand::Logs(args) => logs::run(&args, target),
         TopCommand::AcknowledgeLoss(args) => acknowledge::run(&args, target),
+        TopCommand::Ticket(args) => ticket::run(&args, target),
+        TopCommand::Key(args) => key::run(&args, target),
         TopCommand::Bench(args) => bench::run(&args),
         TopCommand::BenchPeer(args) => bench::peer(&args),
     }

@@ -9,8 +9,9 @@ use std::io::{ErrorKind as IoKind, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
+use samite_client::KeySet;
 use samite_client::runtime::{ClusterDir, ClusterSetup, EtcdEntry};
-use samite_types::{Entropy, Error, ErrorKind, Result, SystemEntropy};
+use samite_types::{Error, ErrorKind, Result, SystemEntropy};
 use serde::{Deserialize, Serialize};
 
 use crate::directories::private_dir;
@@ -48,8 +49,8 @@ impl CoordinatorLocation {
 pub struct ClusterRecord {
     /// Name of the cluster.
     pub cluster: String,
-    /// Its key.
-    pub key: [u8; 32],
+    /// Its keys, as the key file has them ([`KeySet`]).
+    pub key: Vec<u8>,
     /// Where its coordinators keep their state.
     pub keeper: CoordinatorLocation,
     /// Members of the etcd that is started along.
@@ -68,10 +69,33 @@ fn path_in(durable: &Path) -> PathBuf {
 impl ClusterRecord {
     /// For a cluster that begins.
     pub fn fresh(cluster: &str, keeper: CoordinatorLocation) -> Self {
-        let mut key = [0; 32];
-        SystemEntropy.fill(&mut key);
+        let key = KeySet::generate(&SystemEntropy).to_bytes();
         let (cluster, etcd_members) = (cluster.to_owned(), Vec::new());
         Self { cluster, key, keeper, etcd_members, voters: 0, is_founded: false }
+    }
+
+    /// The record in `durable`, whichever cluster it is of; `None`: there is none.
+    ///
+    /// # Errors
+    /// `Conflict`: it is not this user's alone, or no record; `Io`.
+    pub fn find(durable: &Path) -> Result<Option<Self>> {
+        let path = path_in(durable);
+        let bytes = match std::fs::read(&path) {
+            Err(error) if error.kind() == IoKind::NotFound => return Ok(None),
+            bytes => bytes.doing(format_args!("read {}", path.display()))?,
+        };
+        let found =
+            std::fs::symlink_metadata(&path).doing(format_args!("look at {}", path.display()))?;
+        let own = rustix::process::geteuid().as_raw();
+        if found.uid() != own || found.mode() & 0o077 != 0 || !found.is_file() {
+            let shown = path.display();
+            let words =
+                format!("{shown}: holds a key, and is not this user's alone: `chmod 600 {shown}`");
+            return Err(failed(words));
+        }
+        serde_json::from_slice(&bytes)
+            .map(Some)
+            .map_err(|error| failed(format!("{}: {error}", path.display())))
     }
 
     /// The record in `durable` for the cluster of that name; `None`: there is none. Without another
@@ -84,20 +108,7 @@ impl ClusterRecord {
         cluster: &str,
         keeper: Option<CoordinatorLocation>,
     ) -> Result<Option<Self>> {
-        let path = path_in(durable);
-        let bytes = match std::fs::read(&path) {
-            Err(error) if error.kind() == IoKind::NotFound => return Ok(None),
-            bytes => bytes.doing(format_args!("read {}", path.display()))?,
-        };
-        let found =
-            std::fs::symlink_metadata(&path).doing(format_args!("look at {}", path.display()))?;
-        let own = rustix::process::geteuid().as_raw();
-        if found.uid() != own || found.mode() & 0o077 != 0 || !found.is_file() {
-            let words = format!("{}: holds a key, and is not this user's alone", path.display());
-            return Err(failed(words));
-        }
-        let kept: Self = serde_json::from_slice(&bytes)
-            .map_err(|error| failed(format!("{}: {error}; nothing was started", path.display())))?;
+        let Some(kept) = Self::find(durable)? else { return Ok(None) };
         let other = |words: String| {
             let words = format!("--durable {}: {words}; nothing was started", durable.display());
             Err(Error::new(ErrorKind::Conflict, words))

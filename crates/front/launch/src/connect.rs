@@ -24,8 +24,8 @@ pub fn cluster_config(dir: &ClusterDir, nodes: &[NodeEntry]) -> Result<ClusterCo
     Ok(ClusterConfig {
         cluster: dir.name().to_owned(),
         addresses,
-        key: dir.read_key()?,
-        authorities: dir.read_authorities()?,
+        credential: dir.read_credential()?,
+        home: Some(dir.clone()),
     })
 }
 

@@ -17,6 +17,7 @@ pub mod directories;
 mod etcd_members;
 pub mod hosts;
 mod io_context;
+mod key_change;
 pub mod local;
 pub mod memory;
 pub mod mounts;
@@ -26,3 +27,4 @@ pub mod process;
 pub mod process_log;
 
 pub use connect::{cluster_config, connect};
+pub use key_change::change_key;

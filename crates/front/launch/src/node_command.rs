@@ -49,6 +49,10 @@ pub fn node_arguments(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> V
     if let Some(address) = metrics.and_then(|address| address.of_node(node.get()).ok()) {
         pair("--metrics", address.to_string().into());
     }
+    // One node of the host is enough.
+    if let Some(path) = setup.ticket_socket.as_ref().filter(|_| node == NodeId(0)) {
+        pair("--shared", path.into());
+    }
     if let Some(files) = &setup.etcd_tls {
         pair("--etcd-ca", (&files.authorities).into());
         if let Some((certificate, key)) = &files.own {
@@ -133,6 +137,7 @@ mod tests {
             tcp: true,
             durable: Some("/flash".into()),
             scrub_interval_us: Some(5),
+            ticket_socket: Some("/run/tickets".into()),
             metrics: Some("127.0.0.1:9100".into()),
             coordinators: 2,
             third_voter: Some(VoterEntry::default()),
@@ -151,6 +156,7 @@ mod tests {
                  --durable /flash/n1 --tls --third-voter --founded"
             )
         );
+        assert!(line(NodeId(0)).contains(" --shared /run/tickets "));
         let voter = line(NodeId::THIRD_VOTER);
         assert!(voter.contains("--memory 16777216 --shards 1 --coord"));
         assert!(!voter.contains("--metrics"), "it has none");

@@ -166,7 +166,7 @@ pub fn cluster_hash() -> Result<u64> {
     if let Some(known) = KNOWN.get() {
         return Ok(*known);
     }
-    let hash = xxh3_64(&cluster()?.read_key()?);
+    let hash = xxh3_64(&cluster()?.read_id()?);
     Ok(*KNOWN.get_or_init(|| hash))
 }
 

@@ -1,6 +1,7 @@
 //! Access checks: requests are checked against the owner and the mode of their dataset.
 
 use samite_placement::ClusterMap;
+use samite_transport::PeerRole;
 use samite_transport::server::ConnectionPeer;
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::access::{self, DatasetAccess};
@@ -18,16 +19,17 @@ pub(crate) fn check(
 ) -> std::result::Result<(), ErrorKind> {
     // The caller is nearly always the owner with all rights; then no operation needs to be looked
     // at.
-    if peer.node.is_some() || access.allows(peer.uid, true) {
+    if peer.node.is_some() || access.allows(peer.identity.uid, true) {
         return Ok(());
     }
     let changes = request.operations.iter().any(access::changes);
-    if access.allows(peer.uid, changes) { Ok(()) } else { Err(ErrorKind::Denied) }
+    if access.allows(peer.identity.uid, changes) { Ok(()) } else { Err(ErrorKind::Denied) }
 }
 
-/// Whether `peer` may stop or change the node itself: its own user, and root.
+/// Whether `peer` may stop or change the node itself: who holds the cluster key and is the node's
+/// own user (or root) where the kernel tells. A ticket for the same user is not enough.
 pub(crate) fn is_trusted(peer: &ConnectionPeer) -> bool {
-    peer.uid == 0 || peer.uid == rustix::process::geteuid().as_raw()
+    matches!(peer.identity.role, PeerRole::Owner | PeerRole::Node)
 }
 
 /// Whether `peer` may say such a thing about membership: a node of itself, and the user that runs
@@ -38,6 +40,7 @@ pub(crate) fn membership_permitted(peer: &ConnectionPeer, request: &ControlReque
         ControlRequest::Heartbeat(heartbeat) => heartbeat.node,
         ControlRequest::Report { node, .. } => *node,
         ControlRequest::Vote { from, .. } => *from,
+        ControlRequest::Watch { node, .. } => *node,
         _ if peer.node.is_some() || is_trusted(peer) => return Ok(()),
         ControlRequest::AcknowledgeLoss { .. } => return Err(denied(peer, "acknowledge a loss")),
         _ => return Err(denied(peer, "say what becomes of nodes")),
@@ -49,7 +52,7 @@ pub(crate) fn membership_permitted(peer: &ConnectionPeer, request: &ControlReque
 }
 
 pub(crate) fn denied(peer: &ConnectionPeer, words: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Denied, format!("uid {} may not {words}", peer.uid))
+    Error::new(ErrorKind::Denied, format!("uid {} may not {words}", peer.identity.uid))
 }
 
 /// A change of datasets as it is to be made, if `peer` may ask for it: a new dataset belongs to
@@ -66,9 +69,9 @@ pub(crate) fn permitted(
         ControlRequest::CreateDataset(spec) => {
             let owner = &mut spec.access.owner;
             if *owner == DatasetAccess::CALLER {
-                *owner = peer.uid;
+                *owner = peer.identity.uid;
             }
-            if *owner != peer.uid && peer.uid != 0 {
+            if *owner != peer.identity.uid && peer.identity.uid != 0 {
                 return Err(denied(peer, "make datasets for others"));
             }
             if let Some(path) = &spec.backend.path
@@ -82,7 +85,7 @@ pub(crate) fn permitted(
         }
         ControlRequest::SetAccess { name, owner, .. } => {
             let access = owned(map, peer, name, "say who may use")?;
-            if peer.uid != 0 && owner.is_some_and(|owner| owner != access.owner) {
+            if peer.identity.uid != 0 && owner.is_some_and(|owner| owner != access.owner) {
                 return Err(denied(peer, format_args!("give dataset {name} away; root may")));
             }
         }
@@ -100,9 +103,9 @@ fn owned(
     what: &str,
 ) -> Result<DatasetAccess> {
     let known = map.and_then(|map| map.dataset(name));
-    let access =
-        known.map_or(DatasetAccess { owner: peer.uid, mode: 0 }, |known| known.spec.access);
-    if access.is_owner(peer.uid) {
+    let access = known
+        .map_or(DatasetAccess { owner: peer.identity.uid, mode: 0 }, |known| known.spec.access);
+    if access.is_owner(peer.identity.uid) {
         return Ok(access);
     }
     let owner = access.owner;

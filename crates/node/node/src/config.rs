@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use samite_coordinator::ClusterTiming;
 use samite_coordinator::store::EtcdTls;
-use samite_transport::{TlsAuthorities, TlsFiles};
+use samite_transport::{KeySet, TlsAuthorities, TlsFiles};
 use samite_types::fault::FaultTable;
 use samite_types::{Epoch, NodeId, Result};
 use samite_wire::control::NodeInfo;
@@ -30,6 +30,11 @@ pub struct NodeConfig {
     pub rack: String,
     /// Path of the unix socket, which serves `unix://` and `shm://`; made at start, removed at the end.
     pub socket: PathBuf,
+    /// Where they are kept, and written when they are changed; `None`: they are not changed.
+    pub key_file: Option<PathBuf>,
+    /// Path of a unix socket, made at start, where all users of the host get tickets; `None`: they
+    /// get none.
+    pub ticket_socket: Option<PathBuf>,
     /// Each `HOST:PORT` to listen on for tcp, the best for others first; port 0 takes a free one.
     /// None: no tcp.
     pub listen: Vec<String>,
@@ -38,8 +43,8 @@ pub struct NodeConfig {
     pub holds_ports: bool,
     /// Whether that is with TLS, and nothing else.
     pub tls: TlsConfig,
-    /// Cluster key.
-    pub key: [u8; 32],
+    /// The cluster keys that count.
+    pub keys: KeySet,
     /// File that tells of faults made on purpose; made with the first. None: nobody is told.
     pub fault_log: Option<PathBuf>,
     /// Faults by which it goes from its start.

@@ -78,7 +78,7 @@ impl NodeShared {
         asked: FaultRequest,
     ) -> Result<ControlReply> {
         if !is_trusted(peer) {
-            let words = format!("uid {} may not make faults at {}", peer.uid, self.node);
+            let words = format!("uid {} may not make faults at {}", peer.identity.uid, self.node);
             return Err(Error::new(ErrorKind::Denied, words));
         }
         match asked {

@@ -20,6 +20,7 @@ mod faults;
 mod grants;
 mod inbox;
 mod joined_requests;
+mod key_file;
 mod link_counts;
 mod lock_connections;
 mod lock_recovery;
@@ -52,6 +53,7 @@ mod targets;
 #[cfg(test)]
 mod test_map;
 mod threads;
+mod tickets;
 mod worker;
 
 pub use config::{
@@ -61,7 +63,7 @@ pub use config::{
 pub use metrics_address::MetricsAddress;
 pub use run::run;
 pub use samite_coordinator::ClusterTiming;
-pub use samite_transport::{TlsAuthorities, TlsFiles};
+pub use samite_transport::{KeySet, TlsAuthorities, TlsFiles};
 
 /// etcd, for coordinators that keep their state there: on this machine, or wherever it is.
 pub mod etcd {

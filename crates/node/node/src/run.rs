@@ -16,7 +16,7 @@ use samite_log::joined::DirectoryMarks;
 use samite_mirror::MirrorTimes;
 use samite_transport::host::host_identity;
 use samite_transport::server::{EventLoop, Listener, LoopOptions};
-use samite_transport::{Address, ClusterKey, TransportKind};
+use samite_transport::{Address, SharedKeys, TransportKind};
 use samite_types::fault::FaultSwitch;
 use samite_types::{
     Clock, Entropy, Epoch, Error, ErrorKind, NodeId, Result, ShardId, SystemClock, SystemEntropy,
@@ -24,7 +24,6 @@ use samite_types::{
 };
 use samite_wire::control::{BackendSpec, NodeInfo, TargetInfo, incarnation_at};
 use samite_wire::membership::LeaderAddress;
-use sha2::{Digest as _, Sha256};
 
 use crate::config::{InstanceConfig, NodeConfig, NodeEvent, StoreConfig, TlsConfig};
 use crate::durable::{NodeFlash, ShardLog};
@@ -43,6 +42,7 @@ use crate::shared::{NodeNotice, NodeParts, NodeShared, WORKER_QUEUE_LEN, WorkerJ
 use crate::stop::StopHandle;
 use crate::targets::{NodeTargets, ShardTargets};
 use crate::threads::spawn;
+use crate::tickets::TicketOffice;
 use crate::{faults, lock_recovery, overseer, worker};
 
 /// Serves as `config` says until `stop` is asked to, or a client sends a shutdown. Blocks; sends
@@ -58,15 +58,28 @@ pub fn run(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHan
 
 fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandle) -> Result<()> {
     check_shards(&config)?;
-    let key = cluster_key(&config);
+    let keys = cluster_keys(&config);
     let targets = Arc::new(NodeTargets::new(&config));
     let memory = targets.handle(&BackendSpec::default())?;
     let arena = arena_of(&*memory)?;
-    let listeners = listen(&config)?;
+    let mut listeners = listen(&config)?;
     let addresses = addresses(&config.socket, &listeners);
+    if let Some(path) = &config.ticket_socket {
+        listeners.push(Listener::guests(path)?);
+    }
     let scraped = config.metrics.as_ref().map(MetricsServer::listen).transpose()?;
     let faults = faults::faults(&config);
-    let loops = event_loops(&config, &key, &faults, listeners)?;
+    let tickets = TicketOffice {
+        cluster: config.cluster.clone(),
+        keys: keys.clone(),
+        authorities: match &config.tls {
+            TlsConfig::Files { authorities, .. } => Some(authorities.clone()),
+            TlsConfig::Off | TlsConfig::ClusterKey => None,
+        },
+        key_file: config.key_file.clone(),
+        lives: Arc::default(),
+    };
+    let loops = event_loops(&config, &tickets, &faults, listeners)?;
     let mine = (config.node, config.shards);
     let flash =
         config.flash.as_ref().map(|flash| NodeFlash::open(flash, mine, &faults)).transpose()?;
@@ -74,7 +87,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
         loops.iter().map(|events| ShardInbox::new(events.waker())).collect();
     stop.watch(loops.iter().map(EventLoop::waker).collect());
     let capacity = memory.usage().capacity;
-    let (credentials, joined) = introduce(&config, key, &addresses, (capacity, flash.as_ref()))?;
+    let (credentials, joined) = introduce(&config, keys, &addresses, (capacity, flash.as_ref()))?;
     let (leader_loop, asks) = match &config.coordinator.own {
         Some(_) => Some(mpsc::sync_channel(LEADER_QUEUE_LEN)).unzip(),
         None => (None, None),
@@ -98,6 +111,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
         setup: config.setup.clone(),
         metrics_address: scraped.as_ref().map(|server| server.address().to_owned()),
         logs: config.logs.clone(),
+        tickets,
     }));
     let held = open_partitions(&shared, &loops, &targets, flash.as_ref())?;
     let threads = start_shards(&shared, loops, held, &arena)?;
@@ -149,7 +163,7 @@ fn check_shards(config: &NodeConfig) -> Result<()> {
 /// The node as it tells the others, and how its directory knows that it has joined as that.
 fn introduce(
     config: &NodeConfig,
-    key: ClusterKey,
+    keys: SharedKeys,
     addresses: &[String],
     (capacity_bytes, flash): (u64, Option<&NodeFlash>),
 ) -> Result<(NodeCredentials, Option<DirectoryMarks>)> {
@@ -165,7 +179,7 @@ fn introduce(
         targets: vec![TargetInfo { target: TargetId(config.node.get()), capacity_bytes, storage }],
     };
     let before = joined.as_ref().map_or(0, DirectoryMarks::before);
-    Ok((NodeCredentials { key, info, before }, joined))
+    Ok((NodeCredentials { keys, info, before }, joined))
 }
 
 /// Requests to the coordinator instance in this node.
@@ -186,7 +200,7 @@ fn store(
         StoreConfig::Etcd { endpoints, tls } => Box::new(EtcdStore::new(&EtcdConfig {
             endpoints: endpoints.clone(),
             tls: tls.clone(),
-            prefix: etcd_prefix(&config.cluster, &config.key),
+            prefix: etcd_prefix(&config.cluster, config.keys.id()),
             leader,
             instance,
             timing,
@@ -213,19 +227,18 @@ fn store(
     })
 }
 
-/// Begins the keys in etcd of this cluster, and of no other that has the same name: those have other keys.
-fn etcd_prefix(cluster: &str, key: &[u8; 32]) -> String {
-    let digest = Sha256::new().chain_update(b"samite etcd prefix").chain_update(key).finalize();
-    let id: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+/// Begins the keys in etcd of this cluster, and of no other that has the same name.
+fn etcd_prefix(cluster: &str, id: &[u8]) -> String {
+    let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("/samite/{cluster}-{id}/")
 }
 
-fn cluster_key(config: &NodeConfig) -> ClusterKey {
-    let key = ClusterKey::new(config.key);
-    match &config.tls {
-        TlsConfig::Files { authorities, .. } => key.with_authorities(authorities.clone()),
-        TlsConfig::Off | TlsConfig::ClusterKey => key,
-    }
+fn cluster_keys(config: &NodeConfig) -> SharedKeys {
+    let keys = config.keys.clone();
+    SharedKeys::new(match &config.tls {
+        TlsConfig::Files { authorities, .. } => keys.with_authorities(authorities),
+        TlsConfig::Off | TlsConfig::ClusterKey => keys,
+    })
 }
 
 fn listen(config: &NodeConfig) -> Result<Vec<Listener>> {
@@ -260,15 +273,20 @@ fn addresses(socket: &Path, listeners: &[Listener]) -> Vec<String> {
 
 fn event_loops(
     config: &NodeConfig,
-    key: &ClusterKey,
+    tickets: &TicketOffice,
     faults: &Arc<FaultSwitch>,
     listeners: Vec<Listener>,
 ) -> Result<Vec<EventLoop>> {
-    let mut options = LoopOptions { faults: Some(Arc::clone(faults)), ..LoopOptions::default() };
+    let mut options = LoopOptions {
+        faults: Some(Arc::clone(faults)),
+        ticket_lives: Arc::clone(&tickets.lives),
+        ..LoopOptions::default()
+    };
     if let TlsConfig::Files { own, .. } = &config.tls {
         options.tls = Some(Arc::clone(own));
     }
-    let make = |listeners| EventLoop::new(config.node, key.clone(), listeners, options.clone());
+    let make =
+        |listeners| EventLoop::new(config.node, tickets.keys.clone(), listeners, options.clone());
     let mut loops = Vec::new();
     for _ in 1..config.shards {
         let clones: Result<Vec<Listener>> = listeners.iter().map(Listener::try_clone).collect();

@@ -21,6 +21,7 @@ use samite_types::{
 use samite_wire::control::{BackendSpec, ControlReply, ControlRequest, GroupMember, NodeInfo};
 use samite_wire::delta::MapDelta;
 use samite_wire::status::TargetStatus;
+use samite_wire::ticket::KeyStep;
 
 use crate::config::NodeLogs;
 use crate::control_reply::ReplyTo;
@@ -34,6 +35,7 @@ use crate::presence::ClientPresence;
 use crate::revocations::RecallListeners;
 use crate::scrub::WantedScrub;
 use crate::stop::StopHandle;
+use crate::tickets::TicketOffice;
 
 /// Most control requests that wait for the worker.
 pub(crate) const WORKER_QUEUE_LEN: usize = 64;
@@ -64,6 +66,8 @@ pub(crate) enum WorkerJob {
     Forward { request: ControlRequest, to: ReplyTo },
     /// Read the node's log, or change what is logged.
     Log { request: ControlRequest, to: ReplyTo },
+    /// Change the cluster key here, which is written to disk.
+    ChangeKey { step: KeyStep, to: ReplyTo },
     /// End.
     End,
 }
@@ -89,6 +93,7 @@ pub(crate) struct NodeShared {
     pub metrics_address: Option<String>,
     /// How the cluster was set up.
     pub setup: Vec<u8>,
+    pub tickets: TicketOffice,
     /// File locks, of all shards.
     pub locks: Mutex<SharedLocks>,
     /// There are locks that others have to be asked for.
@@ -158,6 +163,7 @@ pub(crate) struct NodeParts {
     pub metrics_address: Option<String>,
     pub logs: Option<Arc<dyn NodeLogs>>,
     pub setup: Vec<u8>,
+    pub tickets: TicketOffice,
 }
 
 impl NodeShared {
@@ -175,6 +181,7 @@ impl NodeShared {
             metrics: MetricStore::new(shards),
             metrics_address: parts.metrics_address,
             setup: parts.setup,
+            tickets: parts.tickets,
             timing: parts.timing,
             wanted_scrub: WantedScrub::default(),
             scrub_interval: parts.scrub_interval,

@@ -31,6 +31,11 @@ pub(crate) fn run(shared: &NodeShared, targets: &NodeTargets, jobs: &Receiver<Wo
                 settle(shared, epoch);
                 (to, reply)
             }
+            WorkerJob::ChangeKey { step, to } => {
+                shared.job_taken();
+                let reply = shared.tickets.change_key(&step).map(ControlReply::Keys);
+                (to, reply.unwrap_or_else(|error| refused(&error)))
+            }
             WorkerJob::Forward { request, to } => {
                 shared.job_taken();
                 let reply =

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use common::{Raw, SHM, TCP, UNIX, cluster};
 use samite_testkit::{LocalCluster, skip_part};
-use samite_transport::Address;
+use samite_transport::{Address, Credential};
 use samite_types::{ErrorKind, NodeId};
 use samite_wire::control::{
     BackendSpec, ControlReply, ControlRequest, DatasetSpec, FaultRequest, MEMORY_BACKEND,
@@ -69,7 +69,12 @@ fn strangers_get_what_the_mode_gives_them() {
     open_socket(&cluster, 0);
     let attempt = |transport, reads: bool, writes: bool| {
         as_stranger(|| {
-            let stranger = Raw::connect(&cluster, 0, transport);
+            // On tcp a ticket says who it is, on unix sockets the kernel does, whatever is proved.
+            let credential: Credential = match transport {
+                TCP => common::ticket_for(&cluster, STRANGER, 1000).into(),
+                _ => common::key(&cluster).into(),
+            };
+            let stranger = Raw::connect_by(&credential, &cluster, 0, transport);
             let may = |yes: bool| (!yes).then_some(ErrorKind::Denied);
             let get = stranger.send(dataset, vec![Operation::get(here, b"k")]);
             assert_eq!(get.refused, may(reads));
@@ -110,8 +115,9 @@ fn strangers_change_nothing_that_is_not_theirs() {
     own.control(&access(None, Some(0o777)));
     // By way of the node that has no coordinator, too.
     for node in [0, 1] {
-        as_stranger(|| {
-            let mut stranger = Raw::connect(&cluster, node, TCP);
+        let ticket = common::ticket_for(&cluster, STRANGER, 1000).into();
+        {
+            let mut stranger = Raw::connect_by(&ticket, &cluster, node, TCP);
             let drop = ControlRequest::DropDataset { name: "d".into() };
             for request in [
                 drop,
@@ -143,7 +149,7 @@ fn strangers_change_nothing_that_is_not_theirs() {
             assert_eq!(refusal(stranger.control(&wrong)).0, Some(ErrorKind::Invalid));
             let drop = ControlRequest::DropDataset { name };
             assert_eq!(stranger.control(&drop), ControlReply::Ok);
-        });
+        }
     }
     let own = Raw::connect(&cluster, 0, SHM);
     assert_eq!(own.map.dataset("d").unwrap().spec.access.mode, 0o777);

@@ -103,8 +103,8 @@ impl BenchCluster {
         let config = ClusterConfig {
             cluster: DEFAULT_CLUSTER.to_owned(),
             addresses,
-            key: dir.read_key()?,
-            authorities: dir.read_authorities()?,
+            credential: dir.read_credential()?,
+            home: Some(dir.clone()),
         };
         Client::connect(
             &config,

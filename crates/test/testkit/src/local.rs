@@ -9,12 +9,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use samite_client::runtime::{
     ClusterDir, ClusterFile, ClusterSetup, LocalProcess, NodeEntry, RuntimeDir,
 };
-use samite_client::{Client, ClusterConfig};
+use samite_client::{Client, ClusterConfig, KeySet};
 use samite_node::{
     ClusterTiming, CoordinatorConfig, FlashConfig, NodeConfig, NodeEvent, SCRUB_INTERVAL,
     StopHandle, StoreConfig, TlsConfig,
 };
-use samite_types::{Entropy, Error, ErrorKind, NodeId, Result, SystemEntropy};
+use samite_types::{Error, ErrorKind, NodeId, Result, SystemEntropy};
 
 /// How long a node may take to say that it listens, or serves.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -34,6 +34,8 @@ pub struct LocalOptions {
     pub apart: bool,
     /// Whether they take TLS there, and nothing else.
     pub tls: bool,
+    /// Where the (only) node gives out tickets.
+    pub ticket_socket: Option<PathBuf>,
     /// Directory of durable datasets, and bytes of a segment of their logs; a cluster that is
     /// started there later has them again.
     pub flash: Option<(PathBuf, u64)>,
@@ -64,6 +66,7 @@ impl Default for LocalOptions {
             tcp: true,
             apart: false,
             tls: false,
+            ticket_socket: None,
             flash: None,
             scrub_interval: Some(SCRUB_INTERVAL),
             timing: ClusterTiming::DEFAULT,
@@ -78,7 +81,7 @@ pub struct LocalCluster {
     _scratch: tempfile::TempDir,
     runtime: RuntimeDir,
     dir: ClusterDir,
-    key: [u8; 32],
+    keys: KeySet,
     nodes: Vec<LocalNode>,
 }
 
@@ -104,10 +107,10 @@ impl LocalCluster {
         runtime.create()?;
         let dir = runtime.cluster(&options.name)?;
         dir.create()?;
-        let mut key = [0; 32];
-        SystemEntropy.fill(&mut key);
-        dir.write_key(&key)?;
-        let mut cluster = Self { options, _scratch: scratch, runtime, dir, key, nodes: Vec::new() };
+        let keys = KeySet::generate(&SystemEntropy);
+        dir.write_keys(&keys)?;
+        let mut cluster =
+            Self { options, _scratch: scratch, runtime, dir, keys, nodes: Vec::new() };
         for node in 0..nodes {
             let node = cluster.launch(node_id(node), nodes)?;
             cluster.nodes.push(node);
@@ -170,7 +173,9 @@ impl LocalCluster {
             holds_ports: false,
             listen: self.options.tcp.then(|| "127.0.0.1:0".into()).into_iter().collect(),
             tls: if self.options.tls { TlsConfig::ClusterKey } else { TlsConfig::Off },
-            key: self.key,
+            keys: self.dir.read_keys()?,
+            key_file: Some(self.dir.key_path()),
+            ticket_socket: self.options.ticket_socket.clone(),
             memory_bytes: self.options.memory_bytes,
             shards: self.options.shards,
             coordinator,
@@ -248,7 +253,7 @@ impl LocalCluster {
     /// The cluster key.
     #[must_use]
     pub const fn key(&self) -> &[u8; 32] {
-        &self.key
+        self.keys.current().as_bytes()
     }
 
     /// Addresses of a node as URLs: shm, unix, and tcp if it listens there.
@@ -266,8 +271,8 @@ impl LocalCluster {
         ClusterConfig {
             cluster: self.options.name.clone(),
             addresses: self.nodes.iter().flat_map(|node| node.addresses.clone()).collect(),
-            key: self.key,
-            authorities: None,
+            credential: self.keys.current().into(),
+            home: None,
         }
     }
 

@@ -117,8 +117,8 @@ impl ProcessCluster {
         Ok(ClusterConfig {
             cluster: file.cluster.clone(),
             addresses: addresses.collect(),
-            key: dir.read_key()?,
-            authorities: dir.read_authorities()?,
+            credential: dir.read_credential()?,
+            home: Some(dir.clone()),
         })
     }
 

@@ -39,7 +39,7 @@ fn mirrors_and_clients_by_tls() {
     let error = Client::connect(&plain, ClientOptions::default()).unwrap_err();
     assert!(error.message().contains("takes TLS only"), "{error}");
     let mut stranger = cluster.config();
-    stranger.key = [1; 32];
+    stranger.credential = samite_client::ClusterKey::new([1; 32]).into();
     let error = Client::connect(&stranger, by(TransportKind::Tls)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WrongKey, "{error}");
 }

@@ -44,6 +44,12 @@ impl NodeEntry {
         Self { node, process: Some(process), host: None, tcp: None, more_addresses: Vec::new() }
     }
 
+    /// A node of which is not known where it runs: its users do not reach its process.
+    #[must_use]
+    pub const fn elsewhere(node: NodeId) -> Self {
+        Self { node, process: None, host: None, tcp: None, more_addresses: Vec::new() }
+    }
+
     /// The node that the cluster map describes so: with `process` if it runs on this host, else on
     /// the one that is called `host`.
     #[must_use]

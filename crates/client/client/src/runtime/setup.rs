@@ -32,6 +32,8 @@ pub struct ClusterSetup {
     pub durable: Option<PathBuf>,
     /// Nodes look for damage by themselves once in so many microseconds; 0: never; `None`: as often as they do.
     pub scrub_interval_us: Option<u64>,
+    /// Where the first node gives tickets to all users of its host; `None`: nowhere.
+    pub ticket_socket: Option<PathBuf>,
     /// Nodes serve their metrics there, each at its own address by `samite_node::MetricsAddress::of_node`; `None`: nowhere.
     pub metrics: Option<String>,
     /// So many nodes, from the first, have a coordinator instance; where they keep its state together, these have its first voters.
@@ -62,6 +64,7 @@ impl Default for ClusterSetup {
             tls_files: None,
             durable: None,
             scrub_interval_us: None,
+            ticket_socket: None,
             metrics: None,
             coordinators: 1,
             third_voter: None,

@@ -9,8 +9,8 @@ use samite_types::{Deadline, Error, ErrorKind, Result};
 use samite_wire::frame::{CheckedHeader, FrameKind, HEADER_LEN, MAGIC};
 
 use crate::Address;
+use crate::credential::Credential;
 use crate::handshake::check_header;
-use crate::key::ClusterKey;
 use crate::socket::{self, Descriptors, poll_for, receive_with_descriptors, send_now};
 use crate::tls::{RECORD_LEN_MAX, TlsHandshake, TlsSession};
 
@@ -38,9 +38,9 @@ impl HandshakeChannel {
     }
 
     /// By `tls://`, makes the TLS handshake.
-    pub(super) fn begin(&mut self, address: &Address, key: &ClusterKey) -> Result<()> {
+    pub(super) fn begin(&mut self, address: &Address, credential: &Credential) -> Result<()> {
         if let Address::Tls(host, _) = address {
-            self.tls = Some(self.secure(TlsHandshake::client(key, host)?)?);
+            self.tls = Some(self.secure(TlsHandshake::client(credential, host)?)?);
         }
         Ok(())
     }

@@ -21,9 +21,9 @@ use super::sender::SocketSender;
 use super::shared::LinkShared;
 use super::table::RequestTable;
 use crate::address::socket_flags;
+use crate::credential::Credential;
 use crate::fault::{bend, reset, words};
 use crate::handshake::ClientSide;
-use crate::key::ClusterKey;
 use crate::shm::ring::{RingConsumer, RingKind, RingMemory, memory_len};
 use crate::socket::{self, Descriptors};
 use crate::tls::TlsSession;
@@ -64,16 +64,16 @@ impl ConnectIdentity {
     }
 }
 
-/// Connects and proves the cluster key, both ways.
+/// Connects; both sides prove who they are.
 pub(super) fn connect(
     address: &Address,
-    key: &ClusterKey,
+    credential: &Credential,
     who: &ConnectIdentity,
     deadline: Deadline,
 ) -> Result<LinkShared> {
     let wants_rings = address.transport() == TransportKind::Shm;
-    insist(address, key, deadline, |mut channel| {
-        let (node, welcome) = handshake(&mut channel, (wants_rings, key), who)?;
+    insist(address, credential, deadline, |mut channel| {
+        let (node, welcome) = handshake(&mut channel, (wants_rings, credential), who)?;
         let mut shared = open(channel, address.clone(), node, &welcome)?;
         shared.faults = who.faults.clone();
         Ok(shared)
@@ -83,12 +83,12 @@ pub(super) fn connect(
 /// Connects one node to another: a socket, TLS if it has that, and the peer at the other end.
 pub(crate) fn connect_node(
     address: &Address,
-    key: &ClusterKey,
+    credential: &Credential,
     who: &ConnectIdentity,
     deadline: Deadline,
 ) -> Result<(OwnedFd, Option<TlsSession>, NodeId)> {
-    insist(address, key, deadline, |mut channel| {
-        let (node, _) = handshake(&mut channel, (false, key), who)?;
+    insist(address, credential, deadline, |mut channel| {
+        let (node, _) = handshake(&mut channel, (false, credential), who)?;
         Ok((channel.fd, channel.tls, node))
     })
 }
@@ -102,7 +102,7 @@ pub(crate) fn connect_node(
 /// lost, and are said again by a new connection.
 fn insist<T>(
     address: &Address,
-    key: &ClusterKey,
+    credential: &Credential,
     deadline: Deadline,
     mut make: impl FnMut(HandshakeChannel) -> Result<T>,
 ) -> Result<T> {
@@ -116,7 +116,7 @@ fn insist<T>(
     loop {
         let mut channel =
             HandshakeChannel::open(address, deadline).map_err(|error| named(error, address))?;
-        let (error, by_tls) = match channel.begin(address, key) {
+        let (error, by_tls) = match channel.begin(address, credential) {
             Err(error) => (named(error, address), true),
             Ok(()) => match make(channel) {
                 Ok(made) => return Ok(made),
@@ -187,18 +187,19 @@ fn named(error: Error, address: &Address) -> Error {
 
 fn handshake(
     channel: &mut HandshakeChannel,
-    (wants_rings, key): (bool, &ClusterKey),
+    (wants_rings, credential): (bool, &Credential),
     who: &ConnectIdentity,
 ) -> Result<(NodeId, Welcome)> {
     let binding = channel.tls.as_ref().map(|tls| tls.binding);
-    let (side, hello) = ClientSide::start(who.client, who.node_id(), wants_rings, &SystemEntropy);
+    let names = (who.client, who.node_id());
+    let (side, hello) = ClientSide::start(names, wants_rings, credential, &SystemEntropy);
     if let Err(unsent) = channel.send(&hello) {
         // A node that refuses every client says so before it is asked.
         let (kind, body) = channel.receive().map_err(|_| unsent.clone())?;
-        return Err(side.challenged(kind, &body, key, None).err().unwrap_or(unsent));
+        return Err(side.challenged(kind, &body, None).err().unwrap_or(unsent));
     }
     let (kind, body) = channel.receive()?;
-    let (node, mut proof) = side.challenged(kind, &body, key, binding.as_ref())?;
+    let (node, mut proof) = side.challenged(kind, &body, binding.as_ref())?;
     if let Some(faults) = &who.faults {
         let words = words(FrameKind::Proof, RequestId(0), &[], &[]);
         let verdict = faults.handshake(FaultParty::Node(node), true, words);

@@ -18,7 +18,7 @@ use super::request::OutgoingRequest;
 use super::shared::{DriveEnd, LinkShared, ReaderRole, drive_futures};
 use super::stream::{ReadLine, ReadPatience, ReadStop};
 use super::table::WaitTurn;
-use crate::{Address, ClusterKey, TransportKind};
+use crate::{Address, Credential, TransportKind};
 
 /// Slices of [`NodeLink::submit_many`] that are sent together.
 const SLICES_TOGETHER: usize = 192;
@@ -64,18 +64,18 @@ impl Drop for RequestTicket {
 }
 
 impl NodeLink {
-    /// Connects and proves the cluster key, both ways.
+    /// Connects; both sides prove who they are.
     ///
     /// # Errors
     /// `Unavailable` (nobody there), `WrongKey`, `WrongVersion`, `Denied` (shared memory for another user), `Timeout`,
     /// `Corrupt`; each names the address.
     pub fn connect(
         address: &Address,
-        key: &ClusterKey,
+        credential: impl Into<Credential>,
         client: ClientId,
         deadline: Deadline,
     ) -> Result<Self> {
-        Self::connect_as(address, key, &ConnectIdentity::client(client), deadline)
+        Self::connect_as(address, credential, &ConnectIdentity::client(client), deadline)
     }
 
     /// Connects as this client or node.
@@ -84,11 +84,11 @@ impl NodeLink {
     /// As [`NodeLink::connect`].
     pub fn connect_as(
         address: &Address,
-        key: &ClusterKey,
+        credential: impl Into<Credential>,
         who: &ConnectIdentity,
         deadline: Deadline,
     ) -> Result<Self> {
-        Ok(Self { shared: Arc::new(connect(address, key, who, deadline)?) })
+        Ok(Self { shared: Arc::new(connect(address, &credential.into(), who, deadline)?) })
     }
 
     /// The node at the other end.

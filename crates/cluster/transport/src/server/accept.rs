@@ -14,7 +14,7 @@ use super::listener::Listener;
 use super::ration::LogRation;
 use crate::TlsFiles;
 use crate::handshake::goodbye;
-use crate::key::ClusterKey;
+use crate::key_set::SharedKeys;
 use crate::socket;
 use crate::tls::{TlsHandshake, server_config};
 
@@ -28,9 +28,18 @@ const FIRST_LEN_MAX: usize = 4096;
 /// A connection that has just come.
 pub(super) struct AcceptedConnection {
     pub(super) fd: OwnedFd,
+    pub(super) origin: ConnectionOrigin,
+    pub(super) start: LayerStart,
+}
+
+/// Where a connection comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ConnectionOrigin {
+    /// The peer's user, where the kernel tells.
     pub(super) uid: Option<u32>,
     pub(super) is_tcp: bool,
-    pub(super) start: LayerStart,
+    /// It came by a socket where tickets are given out.
+    pub(super) is_for_guests: bool,
 }
 
 /// Accepts from listeners, also when descriptors run out.
@@ -62,11 +71,11 @@ impl AcceptedConnection {
 impl ConnectionAcceptor {
     pub(super) fn new(
         listeners: Vec<Listener>,
-        key: &ClusterKey,
+        keys: &SharedKeys,
         files: Option<&TlsFiles>,
     ) -> Result<Self> {
         let is_any_tls = listeners.iter().any(Listener::is_tls);
-        let tls = is_any_tls.then(|| server_config(key, files)).transpose()?;
+        let tls = is_any_tls.then(|| server_config(keys, files)).transpose()?;
         let (spare, ration) = (Vec::with_capacity(SPARE), LogRation::default());
         let mut acceptor = Self { listeners, spare, ration, tls };
         acceptor.spare().map_err(|errno| Error::io("make an event loop", errno))?;
@@ -86,12 +95,11 @@ impl ConnectionAcceptor {
         // Some are to be spare before any other is taken.
         let _ = self.spare();
         let Some(listener) = self.listeners.get(index) else { return };
-        let is_tcp = listener.address().is_tcp();
         let tls = self.tls.as_ref().filter(|_| listener.is_tls());
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         for _ in 0..ACCEPTS_PER_TURN {
             match rustix::net::accept_with(listener.fd(), flags) {
-                Ok(fd) => match prepare(fd, is_tcp, tls) {
+                Ok(fd) => match prepare(fd, listener, tls) {
                     Ok(accepted) => take(accepted),
                     Err(error) => {
                         if let Some(more) = self.ration.line(SystemClock.monotonic()) {
@@ -128,7 +136,7 @@ impl ConnectionAcceptor {
                 let address = listener.address();
                 tracing::warn!("refused a connection to {address}: {errno}{more}");
             }
-            if let Ok(accepted) = prepare(fd, listener.address().is_tcp(), tls) {
+            if let Ok(accepted) = prepare(fd, listener, tls) {
                 accepted.refuse(&error);
             }
         }
@@ -139,9 +147,10 @@ impl ConnectionAcceptor {
 
 fn prepare(
     fd: OwnedFd,
-    is_tcp: bool,
+    listener: &Listener,
     tls: Option<&Arc<ServerConfig>>,
 ) -> Result<AcceptedConnection> {
+    let is_tcp = listener.address().is_tcp();
     socket::tune(fd.as_fd(), is_tcp).map_err(|errno| Error::io("set socket options", errno))?;
     let uid = if is_tcp {
         None
@@ -154,5 +163,6 @@ fn prepare(
         Some(config) => LayerStart::Accept(Box::new(TlsHandshake::server(config)?)),
         None => LayerStart::Plain,
     };
-    Ok(AcceptedConnection { fd, uid, is_tcp, start })
+    let origin = ConnectionOrigin { uid, is_tcp, is_for_guests: listener.is_for_guests() };
+    Ok(AcceptedConnection { fd, origin, start })
 }

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use rustix::event::epoll;
-use samite_types::{Error, ErrorKind, NodeId, Result, SystemEntropy};
+use samite_types::{Clock, Error, ErrorKind, Result, SystemClock, SystemEntropy};
 use samite_wire::WireError;
 use samite_wire::frame::{CheckedHeader, FrameCheck, FrameKind, HEADER_LEN};
 
+use super::accept::ConnectionOrigin;
 use super::conn_id::ConnId;
 use super::dispatch::{LoopContext, serve_reply, serve_request};
 use super::layer::ReceiveLayer;
@@ -14,7 +15,8 @@ use super::replies::{ReplySink, gone, was_reset};
 use super::rings::RingInput;
 use super::service::ConnectionPeer;
 use crate::address::socket_flags;
-use crate::handshake::{NodeSide, NodeStep, check_header, is_trusted};
+use crate::handshake::{NodePlace, NodeSide, NodeStep, check_header};
+use crate::identity::PeerIdentity;
 use crate::socket;
 use crate::tls::begins_handshake;
 
@@ -41,8 +43,7 @@ pub(super) enum ConnectionPhase {
 pub(super) struct ServerConnection {
     pub(super) id: ConnId,
     pub(super) phase: ConnectionPhase,
-    pub(super) uid: Option<u32>,
-    pub(super) is_tcp: bool,
+    pub(super) origin: ConnectionOrigin,
     pub(super) layer: ReceiveLayer,
     pub(super) rings: Option<RingInput>,
     /// Bytes of frames that are not complete, or not served yet; at most [`SCRATCH_LEN`].
@@ -68,17 +69,16 @@ pub(super) struct ServerConnection {
 pub(super) enum ReadResult {
     /// Nothing.
     Wait,
-    /// The peer has proved the key: welcome it.
+    /// The peer has proved who it is: welcome it.
     Welcome { peer: ConnectionPeer, wants_rings: bool },
 }
 
 impl ServerConnection {
-    pub(super) fn new(id: ConnId, uid: Option<u32>, is_tcp: bool, layer: ReceiveLayer) -> Self {
+    pub(super) fn new(id: ConnId, origin: ConnectionOrigin, layer: ReceiveLayer) -> Self {
         Self {
             id,
             phase: ConnectionPhase::Handshake(NodeSide::Fresh),
-            uid,
-            is_tcp,
+            origin,
             layer,
             rings: None,
             partial: Vec::new(),
@@ -121,15 +121,6 @@ impl ServerConnection {
             || self.layer.is_inside_record()
     }
 
-    /// Whether the peer can be the node that it says it is.
-    fn check_node(&self, node: Option<NodeId>) -> Result<()> {
-        let own = rustix::process::geteuid().as_raw();
-        if node.is_some() && self.uid.is_some_and(|uid| !is_trusted(uid, own)) {
-            return Err(Error::new(ErrorKind::Denied, "nodes run as the same user"));
-        }
-        Ok(())
-    }
-
     /// Receives and serves what has come.
     ///
     /// # Errors
@@ -168,11 +159,11 @@ impl ServerConnection {
             };
             let received = match received {
                 // Within a host the peer has died, mostly: see `was_reset`.
-                Ok(0) if self.is_tcp && self.is_inside_frame() => {
+                Ok(0) if self.origin.is_tcp && self.is_inside_frame() => {
                     return Err(Error::new(ErrorKind::Corrupt, "closed in the middle of a frame"));
                 }
                 Ok(0) => return Err(gone()),
-                Err(rustix::io::Errno::CONNRESET) => return Err(was_reset(self.is_tcp)),
+                Err(rustix::io::Errno::CONNRESET) => return Err(was_reset(self.origin.is_tcp)),
                 Ok(received) => received,
                 Err(rustix::io::Errno::AGAIN) => return Ok(ReadResult::Wait),
                 Err(errno) => return Err(socket::broken("receive", errno)),
@@ -212,7 +203,7 @@ impl ServerConnection {
             if !self.is_open() {
                 check_header(&header)?;
             }
-            if header.flags & !socket_flags(self.is_tcp) != 0 {
+            if header.flags & !socket_flags(self.origin.is_tcp) != 0 {
                 return Err(WireError::Unknown("frame flags").into());
             }
             let Some((content, behind)) = after.split_at_checked(header.len_after()) else {
@@ -292,15 +283,16 @@ impl ServerConnection {
                 Ok(ReadResult::Wait)
             }
             ConnectionPhase::Handshake(side) => {
-                let binding = self.layer.binding();
-                match side.step(
-                    header.kind,
-                    body,
-                    place.node,
-                    place.key,
-                    binding,
-                    &SystemEntropy,
-                )? {
+                let keys = place.keys.load();
+                let handshake = NodePlace {
+                    node: place.node,
+                    keys: &keys,
+                    is_for_guests: self.origin.is_for_guests,
+                    binding: self.layer.binding(),
+                    now_s: SystemClock.realtime().as_secs(),
+                    entropy: &SystemEntropy,
+                };
+                match side.step(header.kind, body, &handshake)? {
                     NodeStep::Challenge { node, .. }
                         if node.is_some_and(|node| place.replies.faults.is_cut(node)) =>
                     {
@@ -309,7 +301,7 @@ impl ServerConnection {
                     NodeStep::Challenge { mut bytes, node } => {
                         let (id, challenge) = (self.id, FrameKind::Challenge);
                         // Only a network can damage them.
-                        let is_over = self.is_tcp
+                        let is_over = self.origin.is_tcp
                             && (place.replies.ends_handshake(id, node, header.kind, None)?
                                 || place.replies.ends_handshake(
                                     id,
@@ -322,21 +314,24 @@ impl ServerConnection {
                         }
                         Ok(ReadResult::Wait)
                     }
-                    NodeStep::Proved { client, node, uid, wants_rings } => {
-                        self.check_node(node)?;
+                    NodeStep::Proved { client, node, proved, wants_rings } => {
+                        let own = rustix::process::geteuid().as_raw();
+                        let users = (self.origin.uid, own);
+                        let identity = PeerIdentity::of(proved, users, node.is_some())?;
                         let kind = header.kind;
-                        if self.is_tcp && place.replies.ends_handshake(self.id, node, kind, None)? {
+                        if self.origin.is_tcp
+                            && place.replies.ends_handshake(self.id, node, kind, None)?
+                        {
                             return Ok(ReadResult::Wait);
                         }
                         let has_tls = self.layer.binding().is_some();
-                        let transport = match (has_tls, self.is_tcp, wants_rings) {
+                        let transport = match (has_tls, self.origin.is_tcp, wants_rings) {
                             (true, ..) => crate::TransportKind::Tls,
                             (_, true, _) => crate::TransportKind::Tcp,
                             (.., true) => crate::TransportKind::Shm,
                             _ => crate::TransportKind::Unix,
                         };
-                        let uid = self.uid.unwrap_or(uid);
-                        let peer = ConnectionPeer { client, node, uid, transport };
+                        let peer = ConnectionPeer { client, node, identity, transport };
                         Ok(ReadResult::Welcome { peer, wants_rings })
                     }
                 }

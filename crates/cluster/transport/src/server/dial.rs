@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use samite_types::fault::FaultSwitch;
 use samite_types::{Deadline, Error, ErrorKind, NodeId, Result};
 
-use super::accept::AcceptedConnection;
+use super::accept::{AcceptedConnection, ConnectionOrigin};
 use super::layer::LayerStart;
 use super::waker::LoopWaker;
-use crate::Address;
 use crate::client::ConnectIdentity;
 use crate::client::connect::connect_node;
-use crate::key::ClusterKey;
+use crate::key_set::SharedKeys;
+use crate::{Address, Credential};
 
 /// Result of a dial.
 pub(super) struct DialResult {
@@ -28,15 +28,15 @@ pub(super) struct DialResult {
 #[derive(Clone)]
 pub struct NodeDialler {
     faults: Arc<FaultSwitch>,
-    key: ClusterKey,
+    keys: SharedKeys,
     /// At most one for each dial that the service has asked for.
     dialled: Arc<Mutex<VecDeque<DialResult>>>,
     waker: LoopWaker,
 }
 
 impl NodeDialler {
-    pub(super) fn new(faults: Arc<FaultSwitch>, key: ClusterKey, waker: LoopWaker) -> Self {
-        Self { faults, key, dialled: Arc::default(), waker }
+    pub(super) fn new(faults: Arc<FaultSwitch>, keys: SharedKeys, waker: LoopWaker) -> Self {
+        Self { faults, keys, dialled: Arc::default(), waker }
     }
 
     /// Connects to the first of `addresses` that answers, as this node. The result is told by
@@ -60,14 +60,16 @@ impl NodeDialler {
         deadline: Deadline,
     ) -> Result<(AcceptedConnection, NodeId)> {
         let who = ConnectIdentity::node(&self.faults);
+        let credential = Credential::from(self.keys.load().current());
         let mut failed = Error::new(ErrorKind::Unavailable, "node has no address");
         for address in addresses {
-            match connect_node(address, &self.key, &who, deadline) {
+            match connect_node(address, &credential, &who, deadline) {
                 Ok((fd, tls, node)) => {
                     let is_tcp = address.is_tcp();
+                    let origin = ConnectionOrigin { uid: None, is_tcp, is_for_guests: false };
                     let start =
                         tls.map_or(LayerStart::Plain, |tls| LayerStart::Made(Box::new(tls)));
-                    return Ok((AcceptedConnection { fd, uid: None, is_tcp, start }, node));
+                    return Ok((AcceptedConnection { fd, origin, start }, node));
                 }
                 Err(error) => failed = error,
             }

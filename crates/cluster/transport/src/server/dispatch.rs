@@ -8,12 +8,13 @@ use super::injected_fault::is_request_harmed;
 use super::replies::ReplySink;
 use super::service::{ConnectionPeer, NodeService};
 use crate::handshake::read_goodbye;
-use crate::key::ClusterKey;
+use crate::identity::PeerRole;
+use crate::key_set::SharedKeys;
 
 /// State that every connection of a loop needs.
 pub(super) struct LoopContext<'a> {
     pub(super) node: NodeId,
-    pub(super) key: &'a ClusterKey,
+    pub(super) keys: &'a SharedKeys,
     pub(super) service: &'a mut dyn NodeService,
     pub(super) replies: &'a mut ReplySink,
 }
@@ -41,7 +42,7 @@ pub(super) fn serve_reply(
     }
 }
 
-/// Hands a frame of a peer that has proved the key to the service.
+/// Hands a frame of a peer that has proved who it is to the service.
 pub(super) fn serve_request(
     id: ConnId,
     peer: &ConnectionPeer,
@@ -53,6 +54,9 @@ pub(super) fn serve_request(
     match header.kind {
         FrameKind::Peer if peer.node.is_none() => {
             Err(Error::new(ErrorKind::Denied, "a client sends what only nodes may"))
+        }
+        FrameKind::Request if peer.identity.role == PeerRole::Guest => {
+            Err(Error::new(ErrorKind::Denied, "this socket gives out tickets and nothing else"))
         }
         FrameKind::Request | FrameKind::Control | FrameKind::Peer => {
             if place.replies.faults.is_active()

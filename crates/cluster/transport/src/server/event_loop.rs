@@ -37,8 +37,9 @@ use super::service::{ConnectionPeer, NodeService, SharedMemoryWork};
 use super::source::{EventSource, token};
 use super::waker::LoopWaker;
 use super::watch::LoopTimer;
-use crate::handshake::{frame, is_trusted};
-use crate::key::ClusterKey;
+use crate::handshake::frame;
+use crate::identity::{PeerRole, is_trusted};
+use crate::key_set::SharedKeys;
 use crate::socket;
 
 /// Events taken from the kernel at once.
@@ -58,7 +59,7 @@ const RING_TURNS_PER_SORTING: u32 = 1024;
 /// Receives requests and sends replies, on the thread that runs it.
 pub struct EventLoop {
     node: NodeId,
-    key: ClusterKey,
+    keys: SharedKeys,
     options: LoopOptions,
     epoll: OwnedFd,
     acceptor: ConnectionAcceptor,
@@ -95,10 +96,11 @@ impl EventLoop {
     /// Errors of the system (no descriptors left); `Invalid` for TLS files that do not make sense.
     pub fn new(
         node: NodeId,
-        key: ClusterKey,
+        keys: impl Into<SharedKeys>,
         listeners: Vec<Listener>,
         options: LoopOptions,
     ) -> Result<Self> {
+        let keys = keys.into();
         let failed = |errno| Error::io("make an event loop", errno);
         let faults = options.faults.clone().unwrap_or_else(|| FaultSwitch::new(node, None));
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
@@ -114,9 +116,9 @@ impl EventLoop {
         Ok(Self {
             node,
             epoll,
-            acceptor: ConnectionAcceptor::new(listeners, &key, options.tls.as_deref())?,
-            dialler: NodeDialler::new(Arc::clone(&faults), key.clone(), waker.clone()),
-            key,
+            acceptor: ConnectionAcceptor::new(listeners, &keys, options.tls.as_deref())?,
+            dialler: NodeDialler::new(Arc::clone(&faults), keys.clone(), waker.clone()),
+            keys,
             waker,
             connections: Vec::new(),
             free: Vec::new(),
@@ -328,7 +330,7 @@ impl EventLoop {
             && let Some(oldest) = self.watch.oldest_handshake()
         {
             let error =
-                Error::new(ErrorKind::Busy, "too many connections that have not proved the key");
+                Error::new(ErrorKind::Busy, "too many connections that have proved nothing");
             self.end(oldest.index(), &error, service);
         }
         match self.enter(accepted) {
@@ -356,7 +358,7 @@ impl EventLoop {
         if index == self.connections.len() {
             self.connections.push(None);
         }
-        self.replies.open(id, accepted.fd, accepted.is_tcp);
+        self.replies.open(id, accepted.fd, accepted.origin.is_tcp);
         let layer = match accepted.start {
             LayerStart::Plain => ReceiveLayer::Plain,
             LayerStart::Accept(handshake) => ReceiveLayer::Begun(handshake),
@@ -365,8 +367,7 @@ impl EventLoop {
                 ReceiveLayer::Sealed(Box::new(session.opener), session.binding)
             }
         };
-        self.connections[index] =
-            Some(ServerConnection::new(id, accepted.uid, accepted.is_tcp, layer));
+        self.connections[index] = Some(ServerConnection::new(id, accepted.origin, layer));
         Ok(id)
     }
 
@@ -375,7 +376,7 @@ impl EventLoop {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return };
         let mut place = LoopContext {
             node: self.node,
-            key: &self.key,
+            keys: &self.keys,
             service: &mut *service,
             replies: &mut self.replies,
         };
@@ -406,7 +407,7 @@ impl EventLoop {
         self.connections.get(index)?.as_ref().map(|connection| connection.id)
     }
 
-    /// Lets a peer in that has proved the key.
+    /// Lets a peer in that has proved who it is.
     fn welcome(
         &mut self,
         index: usize,
@@ -419,7 +420,9 @@ impl EventLoop {
         let arena = service.arena();
         let new = if wants_rings {
             let own = rustix::process::geteuid().as_raw();
-            if !connection.uid.is_some_and(|uid| is_trusted(uid, own)) {
+            let is_own = connection.origin.uid.is_some_and(|uid| is_trusted(uid, own));
+            let is_by_key = matches!(peer.identity.role, PeerRole::Owner | PeerRole::Node);
+            if !is_own || !is_by_key {
                 return Err(Error::new(
                     ErrorKind::Denied,
                     "shared memory is for the node's own user",
@@ -450,7 +453,7 @@ impl EventLoop {
             connection.rings = Some(new.input);
         } else {
             let kind = FrameKind::Welcome;
-            if connection.is_tcp
+            if connection.origin.is_tcp
                 && self.replies.ends_handshake(id, peer.node, kind, Some(&mut bytes))?
             {
                 return Ok(());
@@ -458,12 +461,18 @@ impl EventLoop {
             self.replies.push_raw(id, &bytes);
         }
         service.opened(id, &peer);
-        connection.phase = ConnectionPhase::Open(peer);
         self.replies.meets(id, peer.node.map_or(FaultParty::Client, FaultParty::Node));
         self.replies.proved(id, memory);
-        self.watch.forget_handshake(id);
+        // A guest has as much time for all that it asks as others have for their proof.
+        if peer.identity.role != PeerRole::Guest {
+            self.watch.forget_handshake(id);
+        }
+        if let Some(ticket) = &peer.identity.ticket {
+            self.watch.ticket(ticket.expires_s);
+        }
         let more = connection.has_kept_frames();
         tracing::debug!("{id}: {} over {}", peer.client, peer.transport);
+        connection.phase = ConnectionPhase::Open(peer);
         if more {
             self.read(index, service);
         }
@@ -516,11 +525,14 @@ impl EventLoop {
         if self.watch.take_retry() {
             self.retry_rings();
         }
+        if self.watch.take_ticket_check() {
+            self.end_tickets(service);
+        }
         if !self.watch.take_check() {
             return;
         }
         while let Some(id) = self.watch.late_handshake() {
-            let error = Error::new(ErrorKind::Timeout, "no proof of the cluster key in time");
+            let error = Error::new(ErrorKind::Timeout, "no proof of a key or a ticket in time");
             self.end(id.index(), &error, service);
         }
         let now = SystemClock.monotonic();

@@ -15,6 +15,7 @@ pub struct Listener {
     fd: OwnedFd,
     address: Address,
     file: Option<Arc<SocketFile>>,
+    is_for_guests: bool,
 }
 
 #[derive(Debug)]
@@ -37,7 +38,22 @@ impl Listener {
             fd: socket::listen_unix(path)?,
             address: Address::Unix(path.to_owned()),
             file: Some(Arc::new(SocketFile(path.to_owned()))),
+            is_for_guests: false,
         })
+    }
+
+    /// Listens on a unix socket for all users of the host, who prove nothing there and may ask for
+    /// tickets.
+    ///
+    /// # Errors
+    /// As [`Listener::unix`].
+    pub fn guests(path: &Path) -> Result<Self> {
+        let listener = Self { is_for_guests: true, ..Self::unix(path)? };
+        let mode = rustix::fs::Mode::from_raw_mode(0o666);
+        rustix::fs::chmod(path, mode).map_err(|errno| {
+            Error::io(format_args!("let users reach {}", path.display()), errno)
+        })?;
+        Ok(listener)
     }
 
     /// Listens on tcp; port 0 takes a free one.
@@ -46,7 +62,12 @@ impl Listener {
     /// `Unavailable` for a host that does not resolve; what the system says.
     pub fn tcp(host: &str, port: u16) -> Result<Self> {
         let (fd, port) = socket::listen_tcp(host, port)?;
-        Ok(Self { fd, address: Address::Tcp(host.to_owned(), port), file: None })
+        Ok(Self {
+            fd,
+            address: Address::Tcp(host.to_owned(), port),
+            file: None,
+            is_for_guests: false,
+        })
     }
 
     /// The same, for TLS and nothing else.
@@ -55,11 +76,20 @@ impl Listener {
     /// As [`Listener::tcp`].
     pub fn tls(host: &str, port: u16) -> Result<Self> {
         let (fd, port) = socket::listen_tcp(host, port)?;
-        Ok(Self { fd, address: Address::Tls(host.to_owned(), port), file: None })
+        Ok(Self {
+            fd,
+            address: Address::Tls(host.to_owned(), port),
+            file: None,
+            is_for_guests: false,
+        })
     }
 
     pub(super) const fn is_tls(&self) -> bool {
         matches!(self.address, Address::Tls(..))
+    }
+
+    pub(super) const fn is_for_guests(&self) -> bool {
+        self.is_for_guests
     }
 
     /// Where it listens: `unix://…`, or `tcp://…` or `tls://…` with the real port.
@@ -75,7 +105,12 @@ impl Listener {
     pub fn try_clone(&self) -> Result<Self> {
         let fd = rustix::io::fcntl_dupfd_cloexec(&self.fd, 3)
             .map_err(|errno| Error::io(format_args!("clone listener {}", self.address), errno))?;
-        Ok(Self { fd, address: self.address.clone(), file: self.file.clone() })
+        Ok(Self {
+            fd,
+            address: self.address.clone(),
+            file: self.file.clone(),
+            is_for_guests: self.is_for_guests,
+        })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use samite_types::fault::FaultSwitch;
 
+use super::refusal_log::RefusalLog;
+use super::ticket_lives::TicketLives;
 use crate::TlsFiles;
 
 /// Limits of an event loop.
@@ -12,9 +14,9 @@ use crate::TlsFiles;
 pub struct LoopOptions {
     /// Most connections; further ones are refused.
     pub connections_max: usize,
-    /// Most connections that have not proved the key yet; a further one replaces the oldest.
+    /// Most connections that have not proved who they are yet; a further one replaces the oldest.
     pub handshakes_max: usize,
-    /// Time a peer has to prove the key.
+    /// Time a peer has to prove who it is.
     pub handshake_timeout: Duration,
     /// Bytes of output queued for a peer before no more requests are taken from it.
     pub output_len_max: usize,
@@ -26,6 +28,10 @@ pub struct LoopOptions {
     pub tick: Option<Duration>,
     /// The certificate that `tls://` listeners show; `None`: the key pair that comes of the cluster key.
     pub tls: Option<Arc<TlsFiles>>,
+    /// The refusals that were logged lately. Loops of one node have it in common.
+    pub refusals: Arc<RefusalLog>,
+    /// The tickets that were renewed. Loops of one node have it in common, and with its service.
+    pub ticket_lives: Arc<TicketLives>,
     /// The node's faults; `None`: it never has any.
     pub faults: Option<Arc<FaultSwitch>>,
 }
@@ -42,6 +48,8 @@ impl Default for LoopOptions {
             spin: Duration::from_micros(200),
             tick: None,
             tls: None,
+            refusals: Arc::default(),
+            ticket_lives: Arc::default(),
             faults: None,
         }
     }

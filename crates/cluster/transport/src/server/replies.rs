@@ -338,6 +338,12 @@ impl ReplySink {
         }
     }
 
+    /// The socket of a connection, to ask the kernel about its peer.
+    #[must_use]
+    pub fn socket(&self, conn: ConnId) -> Option<BorrowedFd<'_>> {
+        self.fd(conn)
+    }
+
     pub(super) fn fd(&self, conn: ConnId) -> Option<BorrowedFd<'_>> {
         Some(self.output(conn)?.fd.as_fd())
     }

@@ -8,17 +8,17 @@ use samite_wire::frame::CheckedHeader;
 
 use super::conn_id::ConnId;
 use super::replies::ReplySink;
-use crate::TransportKind;
+use crate::{PeerIdentity, TransportKind};
 
 /// The peer at the other end of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionPeer {
     /// Session.
     pub client: ClientId,
     /// The node that it says it is, if it is one; it holds the cluster key, and runs as this node's user where the kernel tells.
     pub node: Option<NodeId>,
-    /// User: as the kernel tells, or over tcp (with TLS or without) as the peer says, which holds the cluster key.
-    pub uid: u32,
+    /// Who it is.
+    pub identity: PeerIdentity,
     /// How bytes travel.
     pub transport: TransportKind,
 }
@@ -80,7 +80,7 @@ pub trait NodeService {
         let _ = (ticket, made, out);
     }
 
-    /// A peer has proved the key: its requests come next.
+    /// A peer has proved who it is: its requests come next.
     fn opened(&mut self, conn: ConnId, peer: &ConnectionPeer) {
         let _ = (conn, peer);
     }

@@ -9,6 +9,8 @@ use super::conn_id::ConnId;
 
 /// Time between two looks at peers that are in the middle of something.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Longest time between two looks at tickets.
+const TICKET_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// First and longest time until rings that were full are tried again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(64));
 
@@ -21,6 +23,8 @@ pub(super) struct LoopTimer {
     next_tick: Option<Duration>,
     tick: Option<Duration>,
     next_retry: Option<Duration>,
+    /// When tickets are looked at: one of them ends then.
+    next_ticket_check: Option<Duration>,
     retry_interval: Duration,
 }
 
@@ -36,12 +40,16 @@ impl LoopTimer {
             next_tick: tick.map(|tick| now() + tick),
             tick,
             next_retry: None,
+            next_ticket_check: None,
             retry_interval: RETRY.0,
         }
     }
 
     fn next(&self) -> Option<Duration> {
-        [self.next_check, self.next_tick, self.next_retry].into_iter().flatten().min()
+        [self.next_check, self.next_tick, self.next_retry, self.next_ticket_check]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// How long the loop may sleep, with a timer `other` beside its own; `None` for ever.
@@ -103,6 +111,23 @@ impl LoopTimer {
             if !self.handshakes.is_empty() {
                 self.soon();
             }
+        }
+        due
+    }
+
+    /// A connection rests on a ticket that ends then, in seconds since 1970. The clock may be set:
+    /// it is looked at more often than that.
+    pub(super) fn ticket(&mut self, expires_s: u64) {
+        let left = Duration::from_secs(expires_s).saturating_sub(SystemClock.realtime());
+        let at = now() + left.min(TICKET_CHECK_INTERVAL);
+        self.next_ticket_check = Some(self.next_ticket_check.map_or(at, |next| next.min(at)));
+    }
+
+    /// Whether the tickets are to be looked at; those that have not ended are told again.
+    pub(super) fn take_ticket_check(&mut self) -> bool {
+        let due = self.next_ticket_check.is_some_and(|next| next <= now());
+        if due {
+            self.next_ticket_check = None;
         }
         due
     }

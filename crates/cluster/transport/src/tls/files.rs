@@ -13,6 +13,7 @@ use samite_types::{Error, ErrorKind, Result};
 
 use super::keys::server_config;
 use crate::key::ClusterKey;
+use crate::key_set::SharedKeys;
 
 /// A node's certificate, as PEM.
 #[derive(Clone)]
@@ -49,7 +50,8 @@ impl TlsFiles {
     /// # Errors
     /// `Invalid`: no PEM, or the key belongs to another certificate.
     pub fn check(&self) -> Result<()> {
-        server_config(&ClusterKey::new([0; ClusterKey::LEN]), Some(self)).map(drop)
+        server_config(&SharedKeys::from(ClusterKey::new([0; ClusterKey::LEN])), Some(self))
+            .map(drop)
     }
 
     pub(super) fn serve(
@@ -76,6 +78,12 @@ impl TlsAuthorities {
         let authorities = Self(Arc::new(pem));
         authorities.roots()?;
         Ok(authorities)
+    }
+
+    /// The certificates, as PEM.
+    #[must_use]
+    pub fn pem(&self) -> &[u8] {
+        &self.0
     }
 
     pub(super) fn roots(&self) -> Result<RootCertStore> {

@@ -11,11 +11,11 @@ use rustls::{AlertDescription, ServerConfig};
 use samite_types::{Error, ErrorKind, Result};
 use sha2::{Digest, Sha256};
 
-use super::keys::client_config;
+use super::keys::{client_config, key_name};
 use super::record::{
     KeySchedule, RECORD_LEN_MAX, RecordKeys, RecordOpener, RecordSealer, record_len,
 };
-use crate::key::ClusterKey;
+use crate::credential::Credential;
 
 /// Hash of all bytes of a TLS handshake. The same at both ends, and at no other connection: both sides' ephemeral keys are in it.
 pub(crate) type Binding = [u8; 32];
@@ -57,13 +57,17 @@ enum HandshakeStep {
 }
 
 impl TlsHandshake {
-    pub(crate) fn client(key: &ClusterKey, host: &str) -> Result<Self> {
-        // Keys from the cluster key belong to no host in particular.
-        let name = if key.authorities().is_some() { host } else { "samite" };
-        let name = ServerName::try_from(name.to_owned()).map_err(|_| {
+    pub(crate) fn client(credential: &Credential, host: &str) -> Result<Self> {
+        // Keys from the cluster key belong to no host in particular. The name says which of the
+        // cluster's keys the node's is to come of.
+        let name = match (credential.authorities(), credential.key_number()) {
+            (None, Some(number)) => key_name(number),
+            _ => host.to_owned(),
+        };
+        let name = ServerName::try_from(name).map_err(|_| {
             Error::new(ErrorKind::Invalid, format!("{host}: no name that a certificate can have"))
         })?;
-        let connection = UnbufferedClientConnection::new(client_config(key)?, name);
+        let connection = UnbufferedClientConnection::new(client_config(credential)?, name);
         Ok(Self::new(HandshakeSide::Client(connection.map_err(refused)?)))
     }
 
@@ -264,7 +268,7 @@ fn refused(error: rustls::Error) -> Error {
     ];
     match error {
         Tls::InvalidCertificate(CertificateError::ApplicationVerificationFailure) => {
-            Error::new(ErrorKind::WrongKey, "peer does not hold the cluster key")
+            Error::new(ErrorKind::WrongKey, "node does not hold this cluster's key")
         }
         Tls::InvalidCertificate(why) => {
             Error::new(ErrorKind::Denied, format!("peer's TLS certificate is not trusted: {why:?}"))

@@ -16,8 +16,8 @@ fn key(byte: u8) -> ClusterKey {
 
 /// Both sides of a connection whose bytes travel in pieces of `piece` bytes.
 fn shake(client: &ClusterKey, node: &ClusterKey, piece: usize) -> Result<(TlsSession, TlsSession)> {
-    let mut client = TlsHandshake::client(client, "127.0.0.1")?;
-    let mut node = TlsHandshake::server(&server_config(node, None)?)?;
+    let mut client = TlsHandshake::client(&client.into(), "127.0.0.1")?;
+    let mut node = TlsHandshake::server(&server_config(&node.clone().into(), None)?)?;
     let (mut to_client, mut to_node) = (Vec::new(), Vec::new());
     let mut done = (client.advance(&[], &mut to_node)?, false);
     while done != (true, true) {
@@ -145,7 +145,7 @@ fn a_cut_in_a_record_is_seen() {
 /// The first message of a client.
 fn hello() -> Vec<u8> {
     let mut out = Vec::new();
-    TlsHandshake::client(&key(1), "127.0.0.1").unwrap().advance(&[], &mut out).unwrap();
+    TlsHandshake::client(&key(1).into(), "127.0.0.1").unwrap().advance(&[], &mut out).unwrap();
     out
 }
 
@@ -174,7 +174,7 @@ proptest! {
             bytes.extend_from_slice(&(rest.len() as u16).to_be_bytes());
             bytes.extend_from_slice(&rest);
         }
-        let mut node = TlsHandshake::server(&server_config(&key(1), None).unwrap()).unwrap();
+        let mut node = TlsHandshake::server(&server_config(&key(1).into(), None).unwrap()).unwrap();
         let mut out = Vec::new();
         for bytes in bytes.chunks(piece) {
             match node.advance(bytes, &mut out) {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use samite_client::runtime::{self, ClusterDir, ClusterFile, ClusterSetup, NodeEntry};
-use samite_client::{Client, ClientOptions, ClusterConfig};
+use samite_client::{Client, ClientOptions, ClusterConfig, Credential, KeySet};
 use samite_launch::{local, mounts};
 use samite_placement::ClusterMap;
 use samite_transport::host::label_of;
@@ -54,7 +54,7 @@ pub struct DetachArgs {}
 
 /// Writes down where the cluster is.
 pub fn attach(args: &AttachArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
-    let key = runtime::read_key(&args.key_file)
+    let keys = runtime::read_key_file(&args.key_file)
         .map_err(|error| CommandFailure::usage(format!("--key-file: {error}")))?;
     let pem = args.tls_ca.as_ref().map(|path| {
         std::fs::read(path).map_err(|error| {
@@ -63,17 +63,22 @@ pub fn attach(args: &AttachArgs, target: &ClusterTarget) -> Result<(), CommandFa
     });
     let pem = pem.transpose()?;
     let authorities = pem.clone().map(TlsAuthorities::from_pem).transpose()?;
+    let credential = Credential::from(keys.current());
+    let credential = match authorities {
+        Some(authorities) => credential.with_authorities(authorities),
+        None => credential,
+    };
     let config = ClusterConfig {
         cluster: target.dir.name().to_owned(),
         addresses: args.urls.iter().map(ToString::to_string).collect(),
-        key,
-        authorities,
+        credential,
+        home: None,
     };
     let timeout = target.timeout().unwrap_or(TIMEOUT);
     let client = Client::connect(&config, ClientOptions { timeout, ..ClientOptions::default() })?;
     let map = client.map()?;
     let dir = directory(target, &map)?;
-    let file = write(&client, &map, &dir, &key, pem.as_deref())?;
+    let file = write(&client, &map, &dir, &keys, pem.as_deref())?;
     let mut out = CommandOutput::new();
     let (name, nodes) = (dir.name(), file.nodes.len());
     let plural = if nodes == 1 { "" } else { "s" };
@@ -88,14 +93,14 @@ pub fn write(
     client: &Client,
     map: &ClusterMap,
     dir: &ClusterDir,
-    key: &[u8; 32],
+    keys: &KeySet,
     authorities: Option<&[u8]>,
 ) -> Result<ClusterFile, CommandFailure> {
     let file = describe(client, map, dir)?;
     local::make_directory(dir)?;
     let _lock = local::lock(dir, LOCK_TIMEOUT)?;
     check_free(dir)?;
-    dir.write_key(key)?;
+    dir.write_keys(keys)?;
     if let Some(pem) = authorities {
         dir.write_authorities(pem)?;
     }

@@ -2,7 +2,7 @@
 
 mod hosts;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -92,6 +92,9 @@ pub struct UpArgs {
     no_tcp: bool,
     #[command(flatten)]
     tls: tls::TlsArgs,
+    /// Give tickets to all users of this host by a unix socket at this path, which n0 makes; see `samite ticket get`
+    #[arg(long, value_name = "PATH")]
+    shared: Option<PathBuf>,
     /// Serve each node's metrics to Prometheus at a loopback address: `127.0.0.1:PORT`, the next node at the next port (0, as without ADDRESS: any), or `unix:PATH`, each at PATH.nN
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:0")]
     metrics: Option<MetricsAddress>,
@@ -232,6 +235,7 @@ impl UpArgs {
             tcp: !self.no_tcp,
             tls: tls.is_on,
             tls_files: tls.files.clone(),
+            ticket_socket: self.shared.as_deref().map(absolute),
             files_dataset: FILES_DATASET,
             datasets: &[kv::DATASET, object::DATASET],
             backend: BackendSpec { name: self.backend.clone(), path: self.path.clone() },
@@ -239,6 +243,11 @@ impl UpArgs {
             request_timeout,
         }
     }
+}
+
+/// The path that the node is told, which runs elsewhere.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// The files for an etcd that is there. Whether it and this side trust each other is found out before anything is started.

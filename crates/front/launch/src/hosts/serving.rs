@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use samite_client::runtime::ClusterSetup;
-use samite_client::{Client, ClientOptions, ClusterConfig};
+use samite_client::{Client, ClientOptions, ClusterConfig, ClusterKey, Credential, KeySet};
 use samite_fs::{CallerContext, FileSystem};
 use samite_placement::ClusterMap;
 use samite_types::{Error, ErrorKind, NodeId, Result};
@@ -198,8 +198,8 @@ impl StartingHosts {
         let config = ClusterConfig {
             cluster: self.plan.cluster.clone(),
             addresses: self.urls(),
-            key: self.plan.key,
-            authorities: None,
+            credential: Credential::from(self.keys().current()),
+            home: None,
         };
         let (redundancy, reads) = (self.setup.redundancy, self.setup.reads);
         let options =
@@ -227,8 +227,8 @@ impl StartingHosts {
 
     /// The cluster's key.
     #[must_use]
-    pub const fn key(&self) -> &[u8; 32] {
-        &self.plan.key
+    pub fn keys(&self) -> KeySet {
+        KeySet::new(ClusterKey::new(self.plan.key))
     }
 
     /// Hosts that are left out, and why, in words.

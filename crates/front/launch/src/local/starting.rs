@@ -5,10 +5,10 @@ use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use samite_client::Client;
 use samite_client::runtime::{
     ClusterDir, ClusterFile, ClusterSetup, EtcdTlsFiles, LocalProcess, NodeEntry, VoterEntry,
 };
+use samite_client::{Client, KeySet};
 use samite_fs::{CallerContext, FileSystem};
 use samite_node::MetricsAddress;
 use samite_types::{Error, ErrorKind, NodeId, Redundancy, Result};
@@ -56,6 +56,8 @@ pub struct LocalPlan {
     pub tcp: bool,
     /// Whether they take TLS there, and nothing else.
     pub tls: bool,
+    /// Absolute path of a socket where the first node gives tickets to all users of the host.
+    pub ticket_socket: Option<PathBuf>,
     /// Absolute paths of the certificate that they show, and of its key.
     pub tls_files: Option<(PathBuf, PathBuf)>,
     /// The dataset of the files: the cluster serves when they can be read.
@@ -234,6 +236,7 @@ impl<'a> StartingCluster<'a> {
             tls_files: plan.tls_files.clone(),
             durable,
             scrub_interval_us: plan.scrub_interval.map(|time| time.as_micros() as u64),
+            ticket_socket: plan.ticket_socket.clone(),
             metrics: plan.metrics.as_ref().map(MetricsAddress::to_string),
             coordinators,
             third_voter: needs_third.then(VoterEntry::default),
@@ -272,7 +275,9 @@ impl<'a> StartingCluster<'a> {
     /// # Errors
     /// `Io`.
     pub fn start(&mut self) -> Result<()> {
-        self.dir.write_key(&self.kept.key)?;
+        let keys = KeySet::parse(&self.kept.key)
+            .map_err(|error| error.context("the record of the durable store"))?;
+        self.dir.write_keys(&keys)?;
         let members = self.setup.etcd_members.clone();
         for (entry, planned) in self.setup.etcd_members.iter_mut().zip(&members) {
             let child = spawn::etcd(self.dir, planned, &members)?;

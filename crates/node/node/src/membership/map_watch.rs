@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use samite_placement::ClusterMap;
 use samite_transport::client::{ConnectIdentity, NodeLink};
-use samite_transport::{Address, ClusterKey};
+use samite_transport::{Address, SharedKeys};
 use samite_types::{Deadline, Epoch, Error, ErrorKind, Result};
 use samite_wire::control::{ClusterMapData, ControlReply, ControlRequest, NodeInfo};
 
@@ -30,7 +30,7 @@ const TAKE_UP_TIMEOUT: Duration = Duration::from_secs(1);
 /// The knowledge that a node needs to be part of a cluster.
 #[derive(Clone)]
 pub(crate) struct NodeCredentials {
-    pub key: ClusterKey,
+    pub keys: SharedKeys,
     pub info: NodeInfo,
     /// By which storage it joined last.
     pub before: u64,
@@ -45,7 +45,8 @@ impl NodeCredentials {
         timeout: Duration,
     ) -> Result<Arc<NodeLink>> {
         let who = ConnectIdentity::node(&shared.faults);
-        NodeLink::connect_as(address, &self.key, &who, Deadline::after(timeout)).map(Arc::new)
+        let keys = self.keys.load();
+        NodeLink::connect_as(address, keys.current(), &who, Deadline::after(timeout)).map(Arc::new)
     }
 
     /// Watches the maps of a leader elsewhere, until the node stops.

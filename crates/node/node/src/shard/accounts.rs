@@ -47,7 +47,7 @@ impl ShardService {
         };
         let counted = (budget.kind, budget.written);
         let place = (&self.shared.metrics, values);
-        self.accounts.begin(place, counted, peer.uid, (id, name), came)
+        self.accounts.begin(place, counted, peer.identity.uid, (id, name), came)
     }
 
     /// The reply to a request is made.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use samite_metrics::registry::{self, RequestKind};
 use samite_placement::ClusterMap;
+use samite_transport::PeerRole;
 use samite_transport::server::{ConnId, ConnectionPeer, ReplySink};
 use samite_types::{Clock as _, Epoch, Error, ErrorKind, NodeId, RequestId, Result, SystemClock};
 use samite_wire::control::{self, ControlReply, ControlRequest};
@@ -36,6 +37,11 @@ impl ShardService {
             Ok(asked) => asked,
             Err(error) => return out.close(conn, ErrorKind::Corrupt, &format!("request: {error}")),
         };
+        let is_for_ticket = matches!(asked, ControlRequest::IssueTicket { .. });
+        if peer.identity.role == PeerRole::Guest && !is_for_ticket {
+            let words = "this socket gives out tickets and nothing else";
+            return out.close(conn, ErrorKind::Denied, words);
+        }
         self.count_control(&asked);
         let reply = match asked {
             ControlRequest::Map { known } => self.map_after(known),
@@ -75,7 +81,9 @@ impl ShardService {
                 self.shared.notice(NodeNotice::ShutdownAsked);
                 Ok(Some(ControlReply::Ok))
             }
-            ControlRequest::Watch { node, known } => self.watch(to, node, known, out),
+            ControlRequest::Watch { node, known } => {
+                membership_permitted(peer, &asked).and_then(|()| self.watch(to, node, known, out))
+            }
             ControlRequest::Revocations { done } => {
                 Ok(self.revocations(to, peer.client, done, out))
             }
@@ -98,6 +106,16 @@ impl ShardService {
                     self.rot_asked();
                 }
                 answer.map(Some)
+            }
+            ControlRequest::IssueTicket { public_key } => {
+                self.issue_ticket(conn, peer, public_key, out).map(Some)
+            }
+            ControlRequest::RenewTicket => self.renew_ticket(peer).map(Some),
+            ControlRequest::ChangeKey(_) if !is_trusted(peer) => {
+                Err(denied(peer, "change the cluster key"))
+            }
+            ControlRequest::ChangeKey(step) => {
+                self.shared.work(WorkerJob::ChangeKey { step, to }).map(|()| None)
             }
             vote @ ControlRequest::Vote { .. } => {
                 membership_permitted(peer, &vote).and_then(|()| self.vote(vote))
@@ -132,6 +150,24 @@ impl ShardService {
             return Err(Error::new(ErrorKind::Unavailable, words));
         };
         Ok(Some(self.shared.map_since(map, known)))
+    }
+
+    fn issue_ticket(
+        &self,
+        conn: ConnId,
+        peer: &ConnectionPeer,
+        public_key: [u8; 32],
+        out: &ReplySink,
+    ) -> Result<ControlReply> {
+        let socket = out.socket(conn).ok_or_else(|| Error::from(ErrorKind::Unavailable))?;
+        let now = SystemClock.realtime();
+        let issued = self.shared.tickets.issue(peer, socket, public_key, now)?;
+        Ok(ControlReply::Ticket(self.shared.issued(issued)))
+    }
+
+    fn renew_ticket(&self, peer: &ConnectionPeer) -> Result<ControlReply> {
+        let ticket = self.shared.tickets.renew(peer, SystemClock.realtime())?;
+        Ok(ControlReply::Ticket(self.shared.issued(ticket)))
     }
 
     fn grant(&mut self, conn: ConnId, count: u16, out: &mut ReplySink) -> ControlReply {

@@ -44,7 +44,10 @@ impl ShardService {
         if let Some(until) = self.serve(conn, peer, id, (body, payload), None, out) {
             let (body, payload) = (body.to_vec(), payload.to_vec());
             let since = SystemClock.monotonic();
-            self.park(WaitingWork::Request { conn, peer: *peer, id, body, payload, since }, until);
+            self.park(
+                WaitingWork::Request { conn, peer: peer.clone(), id, body, payload, since },
+                until,
+            );
         }
     }
 
@@ -93,7 +96,7 @@ impl ShardService {
             && let Some(cold) = self.cold_reads_of(slot, &request, len)
         {
             let (body, payload, since) = (body.to_vec(), payload.to_vec(), SystemClock.monotonic());
-            let work = WaitingWork::Request { conn, peer: *peer, id, body, payload, since };
+            let work = WaitingWork::Request { conn, peer: peer.clone(), id, body, payload, since };
             self.await_reads(work, cold);
             return None;
         }

@@ -9,10 +9,11 @@ use std::time::Duration;
 use samite_placement::ClusterMap;
 use samite_testkit::{LocalCluster, LocalOptions};
 use samite_transport::client::{NodeLink, OutgoingRequest};
-use samite_transport::{Address, ClusterKey};
+use samite_transport::ticket::{self, UserTicket};
+use samite_transport::{Address, ClusterKey, Credential, SigningPair};
 use samite_types::{
-    ClientId, DatasetId, Deadline, Entropy, Epoch, ErrorKind, NodeId, PartitionId, Redundancy,
-    Result, Seq, SystemEntropy,
+    ClientId, Clock, DatasetId, Deadline, Entropy, Epoch, ErrorKind, NodeId, PartitionId,
+    Redundancy, Result, Seq, SystemClock, SystemEntropy,
 };
 use samite_wire::control::{
     self, BackendSpec, ControlReply, ControlRequest, DatasetSpec, MEMORY_BACKEND, ReadsKind,
@@ -24,6 +25,7 @@ use samite_wire::op::{
     RequestHeader, ValueData,
 };
 use samite_wire::status::NodeStatus;
+use samite_wire::ticket::{TICKET_VERSION, TicketClaims};
 
 /// Position of a transport in a node's list of addresses.
 pub const SHM: usize = 0;
@@ -109,13 +111,47 @@ impl Answer {
     }
 }
 
+/// The cluster's key.
+pub fn key(cluster: &LocalCluster) -> ClusterKey {
+    ClusterKey::new(*cluster.key())
+}
+
+/// A ticket of the cluster for this user, which ends in so many seconds.
+pub fn ticket_for(cluster: &LocalCluster, uid: u32, life_s: u64) -> UserTicket {
+    let key = key(cluster);
+    let pair = SigningPair::generate(&SystemEntropy);
+    let issued_s = SystemClock.realtime().as_secs();
+    let expires_s = issued_s + life_s;
+    let claims = TicketClaims {
+        version: TICKET_VERSION,
+        cluster: "tests".into(),
+        key_number: 0,
+        uid,
+        gids: vec![uid],
+        issued_s,
+        expires_s,
+        renewable_until_s: expires_s,
+        public_key: pair.public_key(),
+    };
+    let bytes = ticket::issue(&key, claims).unwrap();
+    UserTicket::new(bytes, pair, key.node_public_key()).unwrap()
+}
+
 impl Raw {
     pub fn connect(cluster: &LocalCluster, node: u32, transport: usize) -> Self {
+        Self::connect_by(&key(cluster).into(), cluster, node, transport)
+    }
+
+    pub fn connect_by(
+        credential: &Credential,
+        cluster: &LocalCluster,
+        node: u32,
+        transport: usize,
+    ) -> Self {
         let node = NodeId(node);
         let address: Address = cluster.addresses(node)[transport].parse().unwrap();
-        let key = ClusterKey::new(*cluster.key());
         let client = ClientId(SystemEntropy.next_u64());
-        let link = NodeLink::connect(&address, &key, client, deadline()).unwrap();
+        let link = NodeLink::connect(&address, credential, client, deadline()).unwrap();
         assert_eq!(link.node(), node);
         let map = match ask(&link, &ControlRequest::Map { known: Epoch(0) }).unwrap() {
             ControlReply::Map(Some(data)) => ClusterMap::new(data).unwrap(),
@@ -127,8 +163,7 @@ impl Raw {
     /// One more connection of the same client.
     pub fn another(&self, cluster: &LocalCluster, node: u32, transport: usize) -> NodeLink {
         let address: Address = cluster.addresses(NodeId(node))[transport].parse().unwrap();
-        let key = ClusterKey::new(*cluster.key());
-        NodeLink::connect(&address, &key, self.client, deadline()).unwrap()
+        NodeLink::connect(&address, &key(cluster), self.client, deadline()).unwrap()
     }
 
     pub fn control(&self, request: &ControlRequest) -> ControlReply {

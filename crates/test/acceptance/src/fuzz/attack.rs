@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use samite_client::ClusterConfig;
 use samite_transport::client::NodeLink;
-use samite_transport::{Address, ClusterKey};
+use samite_transport::{Address, Credential};
 use samite_types::{ClientId, Deadline};
 
 use super::record::FrameRecording;
@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// One attacker.
 pub struct FrameAttacker<'a> {
     addresses: Vec<Address>,
-    key: ClusterKey,
+    credential: Credential,
     holds_key: bool,
     recording: &'a FrameRecording,
     rng: AcceptanceRng,
@@ -43,7 +43,7 @@ impl<'a> FrameAttacker<'a> {
         Self {
             // The bytes that are sent on the socket beside rings are no less strange.
             addresses: addresses.collect(),
-            key: ClusterKey::new(config.map_or([0; 32], |config| config.key)),
+            credential: config.map_or(Credential::Nothing, |config| config.credential.clone()),
             holds_key: number.is_multiple_of(2),
             recording,
             rng: AcceptanceRng::new(seed.wrapping_add(number)),
@@ -58,7 +58,7 @@ impl<'a> FrameAttacker<'a> {
                 let address = self.rng.pick(&self.addresses).clone();
                 let client = ClientId(self.rng.number());
                 let deadline = Deadline::after(Duration::from_secs(5));
-                if let Ok(link) = NodeLink::connect(&address, &self.key, client, deadline)
+                if let Ok(link) = NodeLink::connect(&address, &self.credential, client, deadline)
                     && let Some(raw) = link.descriptors().first()
                 {
                     // SAFETY: the link holds the descriptor open, and lives until the end of this block.

@@ -6,8 +6,10 @@ use rustix::event::epoll;
 use samite_cpu::timespec;
 use samite_types::{Clock, Error, ErrorKind, SystemClock};
 
-use super::{ConnectionPhase, EventLoop, NodeService};
+use super::super::ration::RationedLine;
+use super::{ConnectionPhase, EventLoop, NodeService, PeerRole};
 use crate::handshake::goodbye;
+use crate::ticket::ended;
 
 /// Time to send what is left when the loop ends.
 const LAST_FLUSH: Duration = Duration::from_secs(1);
@@ -23,10 +25,13 @@ impl EventLoop {
         if is_closed || error.kind() == ErrorKind::Interrupted {
             tracing::debug!("{id} ended: {error}");
         } else {
-            let uid = connection.uid;
-            let is_stranger =
-                !matches!(connection.phase, ConnectionPhase::Open(_) | ConnectionPhase::Outgoing);
-            let line = is_stranger.then(|| self.acceptor.ration.line(SystemClock.monotonic()));
+            let uid = connection.origin.uid;
+            let is_stranger = match &connection.phase {
+                ConnectionPhase::Open(peer) => peer.identity.role == PeerRole::Guest,
+                ConnectionPhase::Outgoing => false,
+                ConnectionPhase::Handshake(_) => true,
+            };
+            let line = is_stranger.then(|| self.stranger_line(uid, error));
             match line {
                 None => tracing::warn!(kind = ?error.kind(), uid, "{id} dropped: {error}"),
                 Some(Some(more)) => {
@@ -54,6 +59,34 @@ impl EventLoop {
                 service.broken(id);
             }
             service.closed(id);
+        }
+    }
+
+    /// Whether a refusal of a stranger is worth a line in the log: the same one of the same user is
+    /// so once in a minute, whichever thread it meets.
+    fn stranger_line(&mut self, uid: Option<u32>, error: &Error) -> Option<RationedLine> {
+        let now = SystemClock.monotonic();
+        let is_refusal = matches!(error.kind(), ErrorKind::WrongKey | ErrorKind::Denied);
+        if is_refusal && !self.options.refusals.is_first(uid, error.message(), now) {
+            return None;
+        }
+        self.acceptor.ration.line(now)
+    }
+
+    /// Ends the connections whose tickets have ended.
+    pub(super) fn end_tickets(&mut self, service: &mut dyn NodeService) {
+        let now_s = SystemClock.realtime().as_secs();
+        for index in 0..self.connections.len() {
+            let Some(Some(connection)) = self.connections.get(index) else { continue };
+            let ConnectionPhase::Open(peer) = &connection.phase else { continue };
+            let Some(ticket) = &peer.identity.ticket else { continue };
+            let expires_s = self.options.ticket_lives.expires_s(ticket);
+            if now_s < expires_s {
+                self.watch.ticket(expires_s);
+            } else {
+                let error = ended(ticket);
+                self.end(index, &error, service);
+            }
         }
     }
 

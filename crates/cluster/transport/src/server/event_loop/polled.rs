@@ -40,7 +40,7 @@ impl EventLoop {
         };
         let mut place = LoopContext {
             node: self.node,
-            key: &self.key,
+            keys: &self.keys,
             service: &mut *service,
             replies: &mut self.replies,
         };

@@ -117,7 +117,7 @@ pub fn check_coordinators(all: &[Address], nodes: u32) -> Result<bool, CommandFa
 pub fn prepare(dir: &ClusterDir, key_file: Option<&Path>) -> Result<(), CommandFailure> {
     local::make_directory(dir)?;
     let Some(path) = key_file else {
-        return match dir.read_key() {
+        return match dir.read_keys() {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let path = dir.key_path();
                 let words = format!("there is no key: --key-file FILE, or {}", path.display());
@@ -126,11 +126,12 @@ pub fn prepare(dir: &ClusterDir, key_file: Option<&Path>) -> Result<(), CommandF
             key => Ok(key.map(drop)?),
         };
     };
-    let key = runtime::read_key(path)
+    let keys = runtime::read_key_file(path)
         .map_err(|error| CommandFailure::usage(format!("--key-file: {error}")))?;
-    match dir.read_key() {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(dir.write_key(&key)?),
-        Ok(found) if found == key => Ok(()),
+    match dir.read_keys() {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(dir.write_keys(&keys)?),
+        // It may have been changed since (`samite key rotate`).
+        Ok(found) if found.id() == keys.id() => Ok(()),
         Ok(_) => {
             let words = format!("--key-file: {} is another key", dir.key_path().display());
             Err(CommandFailure::new(ExitCode::Conflict, words))

@@ -82,6 +82,9 @@ pub struct ServeArgs {
     /// The cluster has served before: without its coordinators' state nothing is begun anew
     #[arg(long)]
     founded: bool,
+    /// Give tickets to all users of this host by a unix socket at this path
+    #[arg(long, value_name = "PATH")]
+    shared: Option<PathBuf>,
     /// Listen on tcp too, at an address by which other hosts reach this one; may be given more than once. Without a port, the one in the list of coordinators, or a free one
     #[arg(long, value_name = "HOST[:PORT]", value_parser = by_hand::parse_listen)]
     listen: Vec<ListenAddress>,
@@ -193,7 +196,9 @@ fn config(
         tls: tls(args, dir, takes_tls)?,
         fault_log: Some(dir.fault_log_path(node)),
         faults: fault_table(dir, node)?,
-        key: dir.read_key()?,
+        keys: dir.read_keys()?,
+        key_file: Some(dir.key_path()),
+        ticket_socket: args.shared.clone(),
         memory_bytes: memory(args)?,
         shards: args.shards,
         coordinator: coordinator(args, dir)?,

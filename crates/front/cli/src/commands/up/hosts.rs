@@ -154,7 +154,7 @@ fn bring_up(
     }
     let serving = serving?;
     if !nodes.is_on(&host_identity()?) {
-        attach::write(&serving.client, &serving.map, &target.dir, nodes.key(), None)?;
+        attach::write(&serving.client, &serving.map, &target.dir, &nodes.keys(), None)?;
         return Ok(serving);
     }
     let until = Instant::now() + DESCRIBE_TIMEOUT;

@@ -1,0 +1,315 @@
+//! Changing the cluster key while the store serves.
+//!
+//! First every node learns the next key, then each goes over to it, and then each drops the one
+//! before. In every state two nodes know each other's current keys. What is to be done next follows
+//! from the owner's file and from what the nodes say, so a change that was cut off anywhere goes on
+//! when it is asked for again.
+
+use std::time::Duration;
+
+use samite_transport::client::{NodeLink, OutgoingRequest};
+use samite_transport::{Address, ClusterKey, Credential, KeySet};
+use samite_types::{ClientId, Deadline, Entropy, Error, ErrorKind, NodeId, Result, SystemEntropy};
+use samite_wire::control::{ControlReply, ControlRequest, decode, encode};
+use samite_wire::frame::FrameKind;
+use samite_wire::ticket::{KeyNumbers, KeyStep};
+
+/// The next thing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RotationStep {
+    /// This node has to learn the next key.
+    Prepare(usize),
+    /// This node has to go over to it.
+    Switch(usize),
+    /// The owner's file has to.
+    SwitchOwn,
+    /// This node has to drop the key before.
+    Finish(usize),
+    /// The owner's file has to.
+    FinishOwn,
+    /// Nothing.
+    Done,
+}
+
+/// What is to be done next, by what the owner's file has and what the nodes have. With
+/// `keeps_before`, the key before is not dropped.
+fn next_step(own: &KeySet, nodes: &[KeyNumbers], keeps_before: bool) -> RotationStep {
+    let newest = own.newest().number();
+    let first = |is_behind: &dyn Fn(&KeyNumbers) -> bool| nodes.iter().position(is_behind);
+    let knows = |node: &KeyNumbers| node.current == newest || node.other == Some(newest);
+    if let Some(node) = first(&|node| !knows(node)) {
+        return RotationStep::Prepare(node);
+    }
+    if let Some(node) = first(&|node| node.current != newest) {
+        return RotationStep::Switch(node);
+    }
+    if own.current().number() != newest {
+        return RotationStep::SwitchOwn;
+    }
+    if keeps_before {
+        return RotationStep::Done;
+    }
+    if let Some(node) = first(&|node| node.other.is_some()) {
+        return RotationStep::Finish(node);
+    }
+    if own.other().is_some() { RotationStep::FinishOwn } else { RotationStep::Done }
+}
+
+/// Changes the cluster key at all nodes.
+pub struct KeyRotation<'a> {
+    /// The keys in the owner's file.
+    pub own: KeySet,
+    /// Writes the owner's file, safe whenever the machine dies.
+    pub keep: &'a mut dyn FnMut(&KeySet) -> Result<()>,
+    /// All nodes, and each process with a voter alone: where each is reached.
+    pub nodes: Vec<(NodeId, Vec<String>)>,
+    /// The key before stays, so that holders of tickets get new ones; the next run drops it.
+    pub keeps_before: bool,
+    /// Time for each request.
+    pub timeout: Duration,
+}
+
+impl std::fmt::Debug for KeyRotation<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KeyRotation").field("nodes", &self.nodes).finish_non_exhaustive()
+    }
+}
+
+impl KeyRotation<'_> {
+    /// Changes the key, or ends a change that was cut off. Returns the number of the key that
+    /// counts from now on.
+    ///
+    /// # Errors
+    /// Those of the first node that cannot be reached or refuses, which the error names; nothing is
+    /// undone, and the next run goes on.
+    pub fn run(mut self) -> Result<u32> {
+        let mut nodes = self.ask_all()?;
+        // Nothing is under way: a change begins, with a key that nobody else knows yet.
+        if next_step(&self.own, &nodes, false) == RotationStep::Done {
+            let number = self.own.current().number();
+            let number = number.checked_add(1).ok_or_else(|| Error::from(ErrorKind::TooLarge))?;
+            let mut bytes = [0; ClusterKey::LEN];
+            SystemEntropy.fill(&mut bytes);
+            self.write_own(self.own.with_next(&ClusterKey::numbered(bytes, number))?)?;
+        }
+        let number = self.own.newest().number();
+        loop {
+            match next_step(&self.own, &nodes, self.keeps_before) {
+                RotationStep::Prepare(node) => {
+                    let sealed = self.sealed(nodes[node].current)?;
+                    nodes[node] = self.ask(node, &KeyStep::Prepare { number, sealed })?;
+                }
+                RotationStep::Switch(node) => {
+                    nodes[node] = self.ask(node, &KeyStep::Switch { number })?;
+                }
+                RotationStep::Finish(node) => {
+                    nodes[node] = self.ask(node, &KeyStep::Finish { number })?;
+                }
+                RotationStep::SwitchOwn => self.write_own(self.own.switched(number)?)?,
+                RotationStep::FinishOwn => self.write_own(self.own.finished(number)?)?,
+                RotationStep::Done => return Ok(number),
+            }
+        }
+    }
+
+    fn write_own(&mut self, keys: KeySet) -> Result<()> {
+        (self.keep)(&keys)?;
+        self.own = keys;
+        Ok(())
+    }
+
+    /// The newest key, sealed by the one that a node has.
+    fn sealed(&self, current: u32) -> Result<Vec<u8>> {
+        let known = self.own.find(current).ok_or_else(|| {
+            let words = format!("a node goes by cluster key {current}, which is not here");
+            Error::new(ErrorKind::Conflict, words)
+        })?;
+        Ok(known.seal_next(self.own.newest(), &SystemEntropy))
+    }
+
+    fn ask_all(&self) -> Result<Vec<KeyNumbers>> {
+        (0..self.nodes.len()).map(|node| self.ask(node, &KeyStep::Tell)).collect()
+    }
+
+    /// A step at one node.
+    fn ask(&self, node: usize, step: &KeyStep) -> Result<KeyNumbers> {
+        let (id, addresses) = &self.nodes[node];
+        let what = match step {
+            KeyStep::Tell => "say which cluster keys it has",
+            KeyStep::Prepare { .. } => "learn the next cluster key",
+            KeyStep::Switch { .. } => "go over to the next cluster key",
+            KeyStep::Finish { .. } => "drop the cluster key before",
+        };
+        self.try_ask(addresses, step).map_err(|error| {
+            error.context(format_args!("{id} did not {what} (run it again when it can)"))
+        })
+    }
+
+    fn try_ask(&self, addresses: &[String], step: &KeyStep) -> Result<KeyNumbers> {
+        let deadline = Deadline::after(self.timeout);
+        let link = self.connect(addresses, deadline)?;
+        let body = encode(&ControlRequest::ChangeKey(step.clone()));
+        let request = OutgoingRequest { kind: FrameKind::Control, body: &body, payload: &[] };
+        let reply = link.call(request, deadline, |reply| decode(reply.body()))?;
+        match reply.map_err(Error::from)? {
+            ControlReply::Keys(numbers) => Ok(numbers),
+            ControlReply::Failed { kind, message } => {
+                let kind = ErrorKind::from_code(kind).unwrap_or(ErrorKind::Internal);
+                Err(Error::new(kind, message))
+            }
+            _ => Err(Error::new(ErrorKind::Corrupt, "the node answers another question")),
+        }
+    }
+
+    /// Connects by whichever of the two keys the node takes.
+    fn connect(&self, addresses: &[String], deadline: Deadline) -> Result<NodeLink> {
+        let client = ClientId(SystemEntropy.next_u64());
+        let mut failed = Error::new(ErrorKind::Unavailable, "it has no address");
+        for address in addresses {
+            let address: Address = address.parse()?;
+            for key in [Some(self.own.current()), self.own.other()].into_iter().flatten() {
+                let credential = Credential::from(key);
+                match NodeLink::connect(&address, &credential, client, deadline) {
+                    Ok(link) => return Ok(link),
+                    Err(error) => {
+                        let is_refused = error.kind() == ErrorKind::WrongKey;
+                        failed = error;
+                        if !is_refused {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        Err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key(number: u32) -> ClusterKey {
+        ClusterKey::numbered([number as u8; 32], number)
+    }
+
+    /// Nodes, the owner's file, and clients that read it again when they are refused.
+    struct World {
+        own: KeySet,
+        nodes: Vec<KeySet>,
+    }
+
+    impl World {
+        fn numbers(&self) -> Vec<KeyNumbers> {
+            self.nodes.iter().map(KeySet::numbers).collect()
+        }
+
+        /// One step of a run. `false`: there was nothing to do.
+        fn step(&mut self, keeps_before: bool) -> bool {
+            let number = self.own.newest().number();
+            match next_step(&self.own, &self.numbers(), keeps_before) {
+                RotationStep::Prepare(node) => {
+                    let known = self.own.find(self.nodes[node].current().number()).unwrap();
+                    let sealed = known.seal_next(self.own.newest(), &SystemEntropy);
+                    let opened = self.nodes[node].current().open_next(number, &sealed).unwrap();
+                    self.nodes[node] = self.nodes[node].with_next(&opened).unwrap();
+                }
+                RotationStep::Switch(node) => {
+                    self.nodes[node] = self.nodes[node].switched(number).unwrap();
+                }
+                RotationStep::Finish(node) => {
+                    self.nodes[node] = self.nodes[node].finished(number).unwrap();
+                }
+                RotationStep::SwitchOwn => self.own = self.own.switched(number).unwrap(),
+                RotationStep::FinishOwn => self.own = self.own.finished(number).unwrap(),
+                RotationStep::Done => return false,
+            }
+            true
+        }
+
+        fn begin(&mut self) {
+            if next_step(&self.own, &self.numbers(), false) == RotationStep::Done {
+                let next = self.own.current().number() + 1;
+                self.own = self.own.with_next(&key(next)).unwrap();
+            }
+        }
+
+        /// All nodes can speak to each other, and a client that reads the owner's file can speak
+        /// to all of them.
+        fn check(&self) {
+            for keys in self.nodes.iter().chain([&self.own]) {
+                for node in &self.nodes {
+                    let current = keys.current();
+                    let known = node.find(current.number()).expect("it is known");
+                    assert_eq!(known.as_bytes(), current.as_bytes());
+                }
+            }
+        }
+
+        /// A node or the owner dies and comes again, with what its file says.
+        fn restart(&mut self) {
+            for keys in self.nodes.iter_mut().chain([&mut self.own]) {
+                *keys = KeySet::parse(&keys.to_bytes()).unwrap();
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_change_that_is_cut_off_anywhere_goes_on_and_all_can_speak_at_every_moment(
+            count in 1_usize..6,
+            runs in proptest::collection::vec((0_usize..25, any::<bool>(), 0_u8..4), 1..8),
+        ) {
+            let mut world = World {
+                own: KeySet::new(key(1)),
+                nodes: vec![KeySet::new(key(1)); count],
+            };
+            for (steps, keeps_before, change) in runs {
+                world.begin();
+                world.check();
+                for _ in 0..steps {
+                    let goes_on = world.step(keeps_before);
+                    world.check();
+                    if !goes_on {
+                        break;
+                    }
+                }
+                world.restart();
+                match change {
+                    // A node that is added begins with the owner's file.
+                    0 => world.nodes.push(world.own.clone()),
+                    1 if world.nodes.len() > 1 => drop(world.nodes.remove(0)),
+                    _ => {}
+                }
+                world.check();
+            }
+            while world.step(false) {
+                world.check();
+            }
+            let (number, first) = (world.own.current().number(), KeySet::new(key(1)));
+            prop_assert!(number > 1);
+            for keys in world.nodes.iter().chain([&world.own]) {
+                prop_assert_eq!(keys.numbers(), KeyNumbers { current: number, other: None });
+                prop_assert_eq!(keys.current(), &key(number));
+                prop_assert_eq!(*keys.id(), *first.id());
+            }
+        }
+    }
+
+    #[test]
+    fn a_sealed_key_is_opened_by_its_key_and_number_alone() {
+        let sealed = key(1).seal_next(&key(2), &SystemEntropy);
+        assert_eq!(key(1).open_next(2, &sealed).unwrap(), key(2));
+        assert!(key(3).open_next(2, &sealed).is_err());
+        assert!(key(1).open_next(3, &sealed).is_err());
+        assert!(key(1).open_next(2, &[]).is_err());
+        for at in 0..sealed.len() {
+            let mut bent = sealed.clone();
+            bent[at] ^= 1;
+            assert!(key(1).open_next(2, &bent).is_err());
+        }
+        assert!(!sealed.windows(4).any(|part| part == [2; 4]), "it is not in clear");
+    }
+}

@@ -1,0 +1,284 @@
+//! The files of a cluster's directory by which a user proves who he is.
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use samite_transport::ticket::UserTicket;
+use samite_transport::{Credential, KeySet, SigningPair, TlsAuthorities};
+use samite_types::{Error, ErrorKind, NodeId, Result};
+use samite_wire::ticket::{IssuedTicket, SignedTicket};
+use serde::{Deserialize, Serialize};
+
+use super::{ClusterDir, read_file, write_file};
+
+const AUTHORITIES_LEN_MAX: usize = 1 << 20;
+const TICKET_FILE_LEN_MAX: usize = 2 << 20;
+
+impl ClusterDir {
+    /// Path of the cluster key.
+    #[must_use]
+    pub fn key_path(&self) -> PathBuf {
+        self.path.join("key")
+    }
+
+    /// Path of this user's ticket.
+    #[must_use]
+    pub fn ticket_path(&self) -> PathBuf {
+        self.path.join("ticket")
+    }
+
+    /// Writes the first key of a cluster (mode 0600).
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn write_key(&self, key: &[u8; 32]) -> Result<()> {
+        write_file(&self.key_path(), key)
+    }
+
+    /// Writes the keys of the cluster (mode 0600), atomically.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn write_keys(&self, keys: &KeySet) -> Result<()> {
+        write_file(&self.key_path(), &keys.to_bytes())
+    }
+
+    /// Reads the keys of the cluster.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] when they are none; [`ErrorKind::Denied`] when others may read them;
+    /// otherwise as [`ClusterDir::check`], or the error of the system.
+    pub fn read_keys(&self) -> Result<KeySet> {
+        self.check()?;
+        read_key_file(&self.key_path())
+    }
+
+    /// Bytes that tell the cluster from all others, earlier ones of its name included.
+    ///
+    /// # Errors
+    /// As [`ClusterDir::read_credential`].
+    pub fn read_id(&self) -> Result<Vec<u8>> {
+        match self.read_keys() {
+            Err(missing) if missing.kind() == ErrorKind::NotFound => {
+                match TicketFile::read(&self.ticket_path()) {
+                    Err(error) if error.kind() == ErrorKind::NotFound => Err(missing),
+                    file => Ok(file?.node_key.into_bytes()),
+                }
+            }
+            keys => Ok(keys?.id().to_vec()),
+        }
+    }
+
+    /// What this user proves to the nodes: the cluster key if it is here, else the ticket.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`]: neither is here; else as [`ClusterDir::read_keys`] and
+    /// [`TicketFile::read`].
+    pub fn read_credential(&self) -> Result<Credential> {
+        match self.read_keys() {
+            Ok(keys) => {
+                let credential = Credential::from(keys.current());
+                Ok(match self.read_authorities()? {
+                    Some(authorities) => credential.with_authorities(authorities),
+                    None => credential,
+                })
+            }
+            Err(missing) if missing.kind() == ErrorKind::NotFound => {
+                match TicketFile::read(&self.ticket_path()) {
+                    Err(error) if error.kind() == ErrorKind::NotFound => Err(missing),
+                    file => file?.credential(),
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Puts a renewed ticket in the place of the one that is here, if it is of the same holder and
+    /// ends later.
+    ///
+    /// # Errors
+    /// As [`TicketFile::read`], [`TicketFile::write`].
+    pub fn keep_renewed(&self, issued: &IssuedTicket) -> Result<()> {
+        let path = self.ticket_path();
+        let mut file = TicketFile::read(&path)?;
+        let (_, there) = SignedTicket::parse(&file.ticket_bytes()?)?;
+        let (_, new) = SignedTicket::parse(&issued.ticket)?;
+        if there.public_key == new.public_key && there.expires_s < new.expires_s {
+            (file.ticket, file.node_key) = (to_base64(&issued.ticket), to_base64(&issued.node_key));
+            file.write(&path)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the authority that signs the TLS certificates of the cluster's nodes.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn write_authorities(&self, pem: &[u8]) -> Result<()> {
+        write_file(&self.authorities_path(), pem)
+    }
+
+    /// The authority that signs the TLS certificates of the cluster's nodes; `None`: there is none,
+    /// their key pairs come of the cluster key.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] when the file has no certificates; otherwise the error of the system.
+    pub fn read_authorities(&self) -> Result<Option<TlsAuthorities>> {
+        match read_file(&self.authorities_path(), AUTHORITIES_LEN_MAX) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            pem => TlsAuthorities::from_pem(pem?).map(Some),
+        }
+    }
+
+    /// The same, as PEM.
+    ///
+    /// # Errors
+    /// As [`ClusterDir::read_authorities`].
+    pub fn read_authorities_pem(&self) -> Result<Option<String>> {
+        match read_file(&self.authorities_path(), AUTHORITIES_LEN_MAX) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            pem => String::from_utf8(pem?).map(Some).map_err(|_| {
+                Error::new(ErrorKind::Invalid, "TLS authorities: not text, as PEM is")
+            }),
+        }
+    }
+
+    fn authorities_path(&self) -> PathBuf {
+        self.path.join("ca.pem")
+    }
+}
+
+/// A ticket with all that its holder needs, as a file (mode 0600, JSON): the ticket and its private
+/// key, and how to know and to reach the nodes.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TicketFile {
+    /// Name of the cluster.
+    pub cluster: String,
+    /// The signed ticket, in base64.
+    pub ticket: String,
+    /// Its private key, in base64; none when that has not left the one who asked for the ticket.
+    pub private_key: Option<String>,
+    /// Public key of the nodes, in base64.
+    pub node_key: String,
+    /// Nodes, and where other hosts reach them, as URLs.
+    pub nodes: Vec<(NodeId, String)>,
+    /// The authorities that sign the nodes' TLS certificates, as PEM, where they have their own.
+    pub authorities: Option<String>,
+}
+
+impl TicketFile {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] when others may read it; [`ErrorKind::Corrupt`]: it is none; the error
+    /// of the system.
+    pub fn read(path: &Path) -> Result<Self> {
+        check_private(path)?;
+        let bytes = read_file(path, TICKET_FILE_LEN_MAX)?;
+        serde_json::from_slice(&bytes).map_err(|error| {
+            Error::new(ErrorKind::Corrupt, format!("ticket {}: {error}", path.display()))
+        })
+    }
+
+    /// Writes the file, atomically.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let bytes = serde_json::to_vec_pretty(self)
+            .map_err(|error| Error::new(ErrorKind::Internal, format!("write a ticket: {error}")))?;
+        write_file(path, &bytes)
+    }
+
+    /// The signed ticket.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`]: no base64.
+    pub fn ticket_bytes(&self) -> Result<Vec<u8>> {
+        from_base64(&self.ticket, "ticket")
+    }
+
+    /// What its holder proves.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`], [`ErrorKind::Invalid`]: no ticket, or its private key is not there
+    /// or another's.
+    pub fn credential(&self) -> Result<Credential> {
+        let Some(private) = &self.private_key else {
+            let words =
+                "the ticket has no private key beside it: `samite ticket use FILE --key KEY`";
+            return Err(Error::new(ErrorKind::Invalid, words));
+        };
+        let pair = SigningPair::from_seed(key_bytes(private, "private key")?);
+        let node_key = key_bytes(&self.node_key, "key of the nodes")?;
+        let ticket = UserTicket::new(self.ticket_bytes()?, pair, node_key)?;
+        let credential = Credential::from(ticket);
+        Ok(match &self.authorities {
+            Some(pem) => {
+                credential.with_authorities(TlsAuthorities::from_pem(pem.clone().into_bytes())?)
+            }
+            None => credential,
+        })
+    }
+}
+
+impl std::fmt::Debug for TicketFile {
+    /// Leaves the private key out.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TicketFile")
+            .field("cluster", &self.cluster)
+            .field("nodes", &self.nodes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads a key file.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] when it has no keys; [`ErrorKind::Denied`] when others may read it;
+/// otherwise the error of the system.
+pub fn read_key_file(path: &Path) -> Result<KeySet> {
+    check_private(path)?;
+    KeySet::parse(&read_file(path, KeySet::LEN_MAX)?).map_err(|error| error.context(path.display()))
+}
+
+/// Whether there is a file or anything else of this name.
+pub(crate) fn is_there(path: &Path) -> bool {
+    rustix::fs::lstat(path).is_ok()
+}
+
+/// Bytes as text for [`TicketFile`].
+#[must_use]
+pub fn to_base64(bytes: &[u8]) -> String {
+    BASE64_STANDARD.encode(bytes)
+}
+
+fn from_base64(text: &str, what: &str) -> Result<Vec<u8>> {
+    BASE64_STANDARD
+        .decode(text.trim())
+        .map_err(|error| Error::new(ErrorKind::Corrupt, format!("{what}: not base64: {error}")))
+}
+
+/// The 32 bytes of a key in base64.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`]: something else; `what` says what it should be.
+pub fn key_bytes(text: &str, what: &str) -> Result<[u8; 32]> {
+    from_base64(text, what)?.try_into().map_err(|bytes: Vec<u8>| {
+        let len = bytes.len();
+        Error::new(ErrorKind::Corrupt, format!("{what}: {len} bytes instead of 32"))
+    })
+}
+
+/// Checks that nobody but its owner may read or write a file.
+fn check_private(path: &Path) -> Result<()> {
+    let failed = |errno| Error::io(format_args!("read {}", path.display()), errno);
+    let stat = rustix::fs::lstat(path).map_err(failed)?;
+    if stat.st_mode & 0o077 == 0 {
+        return Ok(());
+    }
+    let (shown, mode) = (path.display(), stat.st_mode & 0o7777);
+    let words = format!("{shown}: mode {mode:04o} lets others read it: `chmod 600 {shown}`");
+    Err(Error::new(ErrorKind::Denied, words))
+}

@@ -1,0 +1,177 @@
+//! Making tickets with the cluster key, asking a node for them, and taking them into use.
+
+use std::path::Path;
+use std::time::Duration;
+
+use samite_transport::client::{NodeLink, OutgoingRequest};
+use samite_transport::ticket::issue;
+use samite_transport::{Address, Credential, SigningPair};
+use samite_types::{
+    ClientId, Clock, Deadline, Entropy, Error, ErrorKind, NodeId, Result, SystemClock,
+    SystemEntropy,
+};
+use samite_wire::control::{ControlReply, ControlRequest, decode, encode};
+use samite_wire::frame::FrameKind;
+use samite_wire::ticket::{TICKET_VERSION, TicketClaims};
+
+use crate::runtime::{
+    ClusterDir, ClusterFile, ClusterSetup, NodeEntry, RuntimeDir, TicketFile, is_there, to_base64,
+    write_file,
+};
+
+/// A ticket that the owner of a store makes for a user.
+#[derive(Clone, Debug)]
+pub struct TicketOrder {
+    /// The user.
+    pub uid: u32,
+    /// His groups; at most [`samite_wire::ticket::TICKET_GROUPS_MAX`] count.
+    pub gids: Vec<u32>,
+    /// Time for which it counts.
+    pub life: Duration,
+    /// Time for which it can be renewed, from now on.
+    pub renewable: Duration,
+    /// The public key of its holder, who keeps the private one; `None`: a new pair comes with the
+    /// ticket.
+    pub public_key: Option<[u8; 32]>,
+}
+
+impl TicketOrder {
+    /// Makes the ticket with the key in `dir`. `nodes`: where other hosts reach the nodes.
+    ///
+    /// # Errors
+    /// `NotFound`: the cluster key is not here, as only nodes and the owner have it; `TooLarge`:
+    /// too many groups; else as [`ClusterDir::read_keys`].
+    pub fn issue(&self, dir: &ClusterDir, nodes: Vec<(NodeId, String)>) -> Result<TicketFile> {
+        let keys = dir.read_keys()?;
+        let pair = SigningPair::generate(&SystemEntropy);
+        let private_key = self.public_key.is_none().then(|| to_base64(pair.seed()));
+        let issued_s = SystemClock.realtime().as_secs();
+        let expires_s = issued_s.saturating_add(self.life.as_secs());
+        let claims = TicketClaims {
+            version: TICKET_VERSION,
+            cluster: dir.name().to_owned(),
+            key_number: keys.current().number(),
+            uid: self.uid,
+            gids: self.gids.clone(),
+            issued_s,
+            expires_s,
+            renewable_until_s: issued_s.saturating_add(self.renewable.as_secs()).max(expires_s),
+            public_key: self.public_key.unwrap_or_else(|| pair.public_key()),
+        };
+        Ok(TicketFile {
+            cluster: dir.name().to_owned(),
+            ticket: to_base64(&issue(keys.current(), claims)?),
+            private_key,
+            node_key: to_base64(&keys.current().node_public_key()),
+            nodes,
+            authorities: dir.read_authorities_pem()?,
+        })
+    }
+}
+
+impl TicketFile {
+    /// Asks the node that gives out tickets at this unix socket for one for this process's user.
+    ///
+    /// # Errors
+    /// `Unavailable`: nobody is there; `Denied`: it gives out none; `Timeout`.
+    pub fn request(socket: &Path, timeout: Duration) -> Result<Self> {
+        let deadline = Deadline::after(timeout);
+        let address = Address::Unix(socket.to_owned());
+        let client = ClientId(SystemEntropy.next_u64());
+        let link = NodeLink::connect(&address, &Credential::Nothing, client, deadline)?;
+        let pair = SigningPair::generate(&SystemEntropy);
+        let body = encode(&ControlRequest::IssueTicket { public_key: pair.public_key() });
+        let request = OutgoingRequest { kind: FrameKind::Control, body: &body, payload: &[] };
+        let reply = link.call(request, deadline, |reply| decode(reply.body()))?;
+        let issued = match reply.map_err(Error::from)? {
+            ControlReply::Ticket(issued) => issued,
+            ControlReply::Failed { kind, message } => {
+                let kind = ErrorKind::from_code(kind).unwrap_or(ErrorKind::Internal);
+                return Err(Error::new(kind, message));
+            }
+            _ => return Err(Error::new(ErrorKind::Corrupt, "the node answers another question")),
+        };
+        let (_, claims) = samite_wire::ticket::SignedTicket::parse(&issued.ticket)?;
+        Ok(Self {
+            cluster: claims.cluster,
+            ticket: to_base64(&issued.ticket),
+            private_key: Some(to_base64(pair.seed())),
+            node_key: to_base64(&issued.node_key),
+            nodes: issued.nodes,
+            authorities: issued.authorities,
+        })
+    }
+
+    /// What the ticket says.
+    ///
+    /// # Errors
+    /// `Corrupt`: it is none.
+    pub fn claims(&self) -> Result<TicketClaims> {
+        Ok(samite_wire::ticket::SignedTicket::parse(&self.ticket_bytes()?)?.1)
+    }
+}
+
+impl RuntimeDir {
+    /// Takes a ticket into use: from now on this user reaches the store by the name of its cluster.
+    /// One that is here is replaced by a new one for the same store.
+    ///
+    /// # Errors
+    /// `Invalid`: the ticket has no private key, or another's; `Exists`: the cluster key of a store
+    /// of this name is here, or a ticket for another store; `Denied`: the runtime directory is open
+    /// to others.
+    pub fn use_ticket(&self, file: &TicketFile) -> Result<ClusterDir> {
+        file.credential()?;
+        let dir = self.cluster(&file.cluster)?;
+        self.create()?;
+        dir.create()?;
+        let taken = |what: &str| {
+            let shown = dir.path().display();
+            Err(Error::new(ErrorKind::Exists, format!("{shown}: {what}")))
+        };
+        if is_there(&dir.key_path()) {
+            return taken("the cluster key of a store of this name is here");
+        }
+        match TicketFile::read(&dir.ticket_path()) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Ok(there) if there.node_key == file.node_key => {}
+            Ok(there) if there.claims()?.expires_s <= SystemClock.realtime().as_secs() => {}
+            Ok(_) => return taken("a ticket for another store of this name is here"),
+            Err(error) => return Err(error),
+        }
+        file.write(&dir.ticket_path())?;
+        dir.write_cluster_file(&described(file))?;
+        Ok(dir)
+    }
+}
+
+/// The store as its clients on this host see it: by the network only.
+fn described(file: &TicketFile) -> ClusterFile {
+    let mut nodes = Vec::new();
+    for (node, url) in &file.nodes {
+        let mut entry = NodeEntry::elsewhere(*node);
+        entry.set_addresses(std::slice::from_ref(url));
+        nodes.push(entry);
+    }
+    nodes.sort_by_key(|node| node.node);
+    ClusterFile {
+        cluster: file.cluster.clone(),
+        nodes,
+        created_s: SystemClock.realtime().as_secs(),
+        setup: ClusterSetup::default(),
+        is_attached: true,
+    }
+}
+
+/// Makes a key pair for a ticket: the private key goes to the file `path` (mode 0600), which must
+/// not be there. Returns the public key, in base64.
+///
+/// # Errors
+/// `Exists`; the error of the system.
+pub fn make_ticket_key(path: &Path) -> Result<String> {
+    if is_there(path) {
+        return Err(Error::new(ErrorKind::Exists, format!("{}: is there", path.display())));
+    }
+    let pair = SigningPair::generate(&SystemEntropy);
+    write_file(path, format!("{}\n", to_base64(pair.seed())).as_bytes())?;
+    Ok(to_base64(&pair.public_key()))
+}
