@@ -63,9 +63,11 @@ pub fn attach(args: &AttachArgs, target: &ClusterTarget) -> Result<(), CommandFa
     });
     let pem = pem.transpose()?;
     let authorities = pem.clone().map(TlsAuthorities::from_pem).transpose()?;
+    let addresses: Vec<String> = args.urls.iter().map(ToString::to_string).collect();
     let config = ClusterConfig {
-        cluster: target.dir.name().to_owned(),
-        addresses: args.urls.iter().map(ToString::to_string).collect(),
+        // For errors: its name is not known yet.
+        cluster: format!("at {}", addresses.join(",")),
+        addresses,
         key,
         authorities,
     };
