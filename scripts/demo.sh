@@ -142,7 +142,7 @@ export SAMITE_RUNTIME_DIR=$scratch/run SAMITE_CLUSTER=demo
 unset SAMITE_MOUNT SAMITE_TRANSPORT
 
 clean_up() {
-  if [ -d "$SAMITE_RUNTIME_DIR/demo" ]; then "$samite" down --quiet || true; fi
+  if [ -d "$SAMITE_RUNTIME_DIR/demo" ]; then "$samite" down --force --quiet || true; fi
   if [ -n "${KEEP:-}" ]; then echo "demo: kept $scratch"; else rm -rf "$scratch"; fi
 }
 trap clean_up EXIT

@@ -30,7 +30,7 @@ export SAMITE_RUNTIME_DIR="$scratch/run"
 finish() {
     cd /
     kill "${disturber:-}" 2> /dev/null || true
-    "$samite" down --quiet 2> /dev/null || true
+    "$samite" down --force --quiet 2> /dev/null || true
     umount -l "$scratch/store" 2> /dev/null || true
     umount -l "$scratch/tmpfs" 2> /dev/null || true
     rm -rf "$scratch"

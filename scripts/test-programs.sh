@@ -66,7 +66,7 @@ clean_up() {
   if [ "$access" = mount ]; then
     timeout 20 "$samite" umount "$scratch/mnt" 2>/dev/null || umount -l "$scratch/mnt" 2>/dev/null || true
   fi
-  if [ -d "$SAMITE_RUNTIME_DIR/programs" ]; then timeout 60 "$samite" down >/dev/null || true; fi
+  if [ -d "$SAMITE_RUNTIME_DIR/programs" ]; then timeout 60 "$samite" down --force >/dev/null || true; fi
   if [ -n "${KEEP:-}" ]; then echo "kept $scratch"; else rm -rf --one-file-system "$scratch"; fi
 }
 trap clean_up EXIT

@@ -32,7 +32,7 @@ begin() {
 end() {
   if ((${#workers[@]})); then kill -KILL "${workers[@]}" 2>/dev/null; fi
   if declare -F undo >/dev/null; then undo; fi
-  if [ -d "$SAMITE_RUNTIME_DIR" ]; then samite down >/dev/null 2>&1; fi
+  if [ -d "$SAMITE_RUNTIME_DIR" ]; then samite down --force >/dev/null 2>&1; fi
   if declare -F undo_last >/dev/null; then undo_last; fi
   rm -rf --one-file-system "$scratch"
 }

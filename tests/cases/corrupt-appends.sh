@@ -81,7 +81,7 @@ one() {
     mounted=''
   fi
   unset SAMITE_TRANSPORT
-  samite down >/dev/null || wrong=1
+  samite down --force >/dev/null || wrong=1
 }
 
 wrong=0

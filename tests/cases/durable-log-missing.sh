@@ -36,7 +36,7 @@ judge() {
     echo "$1: up without a word, $(grep -c 'FAILED' "$scratch/checked") of $files files are gone or wrong"
     wrong=1
   fi
-  samite down >/dev/null 2>&1
+  samite down --force >/dev/null 2>&1
   rm -rf "$flash"
   cp -r "$scratch/whole" "$flash"
 }

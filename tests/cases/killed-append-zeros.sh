@@ -80,7 +80,7 @@ for length in "${lengths[@]}"; do
     check "$length" "$round"
   done
 done
-samite down >/dev/null || wrong=1
+samite down --force >/dev/null || wrong=1
 
 echo 'durable, all nodes killed:'
 up=(--local 2 --memory 700M --durable "$scratch/flash")
@@ -92,7 +92,7 @@ for ((round = 1; round <= rounds / 5; round++)); do
   [ ${#nodes[@]} = 2 ] || { echo 'the nodes cannot be found' && exit 1; }
   kill -KILL "${nodes[@]}" || wrong=1
   kill_workers
-  samite down >/dev/null 2>&1
+  samite down --force >/dev/null 2>&1
   start "${up[@]}"
   check "$length" "power-$round"
 done

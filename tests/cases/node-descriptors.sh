@@ -65,7 +65,7 @@ echo "soft limit of 512: the program: $(cat "$scratch/said")"
 [ "$(cat "$scratch/said")" = "locked $count" ] || wrong=1
 served || { echo "another one meanwhile: $(head -n 1 "$scratch/kv")" && wrong=1; }
 unlock
-samite down >/dev/null
+samite down --force >/dev/null
 
 (ulimit -n 256 && exec "$binary" up --local 1 --memory 128M >"$scratch/up" 2>&1) || { cat "$scratch/up" && exit 1; }
 log=$SAMITE_RUNTIME_DIR/case/n0.log

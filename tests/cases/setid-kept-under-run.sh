@@ -29,7 +29,7 @@ binary=$scratch/samite
 mkdir -m 700 "$scratch/user"
 chown $user:$user "$scratch/user"
 as_user=(setpriv "--reuid=$user" "--regid=$user" --clear-groups env "SAMITE_RUNTIME_DIR=$scratch/user")
-undo() { "${as_user[@]}" timeout 60 "$binary" down >/dev/null 2>&1; }
+undo() { "${as_user[@]}" timeout 60 "$binary" down --force >/dev/null 2>&1; }
 # Nor is an interpreter in root's home.
 for python in /usr/bin/python3 "$python" ''; do
   [ -n "$python" ] || cannot python3

@@ -113,7 +113,7 @@ fn execute(root: &Path, name: &str, script: &str) -> Result<(), String> {
     // Whatever the page left running must not outlive it; a page that cleans up makes this a no-op.
     let mut down = Command::new("samite");
     let _ = down
-        .arg("down")
+        .args(["down", "--force"])
         .env("PATH", &path)
         .env("SAMITE_RUNTIME_DIR", runtime.path().join("run"))
         .output();

@@ -206,6 +206,9 @@ fn up_starts_nodes_on_hosts_and_down_leaves_nothing_on_any() {
 
 #[test]
 fn a_host_that_fails_is_named_and_nothing_is_left() {
+    if !samite_testkit::has("python3") {
+        return;
+    }
     let Some(all) = hosts(&["a", "b"]) else { return };
     all.write_launcher(0);
     let before: Vec<String> = all.iter().map(TestHost::traces).collect();
@@ -242,4 +245,83 @@ fn a_host_that_fails_is_named_and_nothing_is_left() {
     assert!(said.contains("nothing is mirrored"), "{said}");
     all.host(1).ok(pair(&["down"]));
     unchanged();
+}
+
+#[test]
+fn tls_and_ipv6_by_hand() {
+    let Some(all) = hosts(&["a", "b", "c"]) else { return };
+    let (a, b, c) = (all.host(0), all.host(1), all.host(2));
+    for host in all.iter() {
+        host.write("/tmp/key", &KEY);
+    }
+    let coordinator = ["--coordinator", "tls://[fd77::1]:7001", "--key-file", "/tmp/key"];
+    let node = |own: &[&'static str]| {
+        let nodes = ["node", "--nodes", "2", "--memory", "64M", "--name", "pair", "--mirror", "2"];
+        [&nodes[..], &coordinator, own].concat()
+    };
+    let mut first = HostProcess::start(a, &node(&["--node", "0"]));
+    // Two addresses; others try them in turn.
+    let listen = ["--node", "1", "--listen", "[fd77::2]:7002", "--listen", "b:7003"];
+    let mut second = HostProcess::start(b, &node(&listen));
+    first.says(&["serving"]);
+    second.says(&["serving"]);
+    let said = c.fails(1, ["attach", "tcp://b:7003", "--key-file", "/tmp/key"]);
+    assert!(said.contains("TLS"), "{said}");
+    c.write("/tmp/other", &[1; 32]);
+    c.fails(3, ["attach", "tls://b:7003", "--key-file", "/tmp/other"]);
+    c.shell("chmod 644 /tmp/other");
+    let said = c.fails(2, ["attach", "tls://b:7003", "--key-file", "/tmp/other"]);
+    assert!(said.contains("`chmod 600 /tmp/other`"), "{said}");
+    c.ok(["attach", "tls://b:7003", "--key-file", "/tmp/key"]);
+    // What commands make by themselves is mirrored, as the nodes were told.
+    c.ok(pair(&["kv", "put", "color", "red"]));
+    let listed = c.ok(pair(&["dataset", "list", "--json"]));
+    assert!(listed.contains("\"mirror\":2"), "{listed}");
+    b.shell("ip address del 10.77.0.2/24 dev eth0");
+    assert_eq!(c.ok(pair(&["kv", "get", "color"])), "red", "by the other address");
+    let output = c.samite(pair(&["status", "--json"])).output().unwrap();
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_all_by("tls", &links(&status, 0, "samite_node_links"));
+    assert_all_by("tls", &links(&status, 1, "samite_client_links"));
+    c.ok(pair(&["down"]));
+    first.ends();
+    second.ends();
+}
+
+/// Stands in for Slurm, which no test machine has: hosts `a` and `b`, and `srun` that ends what it
+/// has started when that returns.
+const SCONTROL: &str = "#!/bin/sh
+test \"$*\" = 'show hostnames [a-b]' && printf 'a\\nb\\n'";
+const SRUN: &str = "#!/bin/sh
+while :; do case $1 in --nodelist=*) host=${1#*=}; shift;; --*) shift;; *) break;; esac; done
+/tmp/launch \"$host\" \"$@\"
+/tmp/launch \"$host\" sh -c 'for each in /proc/[0-9]*/comm; do
+  grep -qs ^samite $each && kill -9 $(echo $each | tr -dc 0-9); done'";
+
+#[test]
+fn a_job_of_slurm_has_its_hosts_and_its_name() {
+    let Some(all) = hosts(&["a", "b", "c"]) else { return };
+    let c = all.host(2);
+    all.write_launcher(2);
+    c.write("/tmp/slurm-scontrol", SCONTROL.as_bytes());
+    c.write("/tmp/slurm-srun", SRUN.as_bytes());
+    c.shell("mkdir /tmp/slurm; for each in srun scontrol; do mv /tmp/slurm-$each /tmp/slurm/$each; done; chmod 700 /tmp/slurm/*");
+    let before: Vec<String> = all.iter().map(TestHost::traces).collect();
+    let in_job = |args: &[&str]| {
+        let mut command = c.beside("sh");
+        let script = "PATH=/tmp/slurm:$PATH; exec samite \"$@\"";
+        command.args(["-c", script, "sh"]).args(args).stdin(Stdio::null());
+        command.env("SLURM_JOB_ID", "42").env("SLURM_JOB_NODELIST", "[a-b]");
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let said = in_job(&["up", "--memory", "64M", "--program", "samite"]);
+    assert!(said.starts_with("cluster job-42: serving, 2 hosts, "), "{said}");
+    in_job(&["kv", "put", "color", "red"]);
+    assert_eq!(all.host(0).ok(["kv", "get", "color", "--name", "job-42"]), "red");
+    assert_eq!(in_job(&["down"]), "cluster job-42: down, 2 nodes stopped\n");
+    for (host, before) in all.iter().zip(&before) {
+        assert_eq!(host.traces(), *before, "{}", host.name());
+    }
 }

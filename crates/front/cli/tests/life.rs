@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read as _, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -246,4 +246,25 @@ fn foreign_files_are_never_removed() {
     assert!(samite.fails(1, ["down"]).contains("notes.txt"));
     assert_eq!(list(&samite.runtime().join("default")), ["notes.txt"]);
     assert_eq!(samite.processes(), [] as [u32; 0]);
+}
+
+#[test]
+fn a_store_in_use_ends_by_force_alone() {
+    let samite = Samite::up(1);
+    let mut holder = samite.interposed("sh");
+    holder.args([
+        "-c",
+        "head -c 3000000 /dev/zero > /samite/f; exec 7< /samite/f; echo open; read line",
+    ]);
+    let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    holder.stdout.as_mut().unwrap().read_exact(&mut [0; 5]).unwrap();
+    let said = samite.fails(5, ["down"]);
+    assert!(said.contains("cluster default: 1 other program is connected"), "{said}");
+    assert!(samite.ok(["status"]).starts_with("OK"), "it goes on");
+    let said = samite.ok(["down", "--force"]);
+    assert!(said.starts_with("cluster default: down, 1 node stopped\n2.9 MiB in "), "{said}");
+    assert!(said.ends_with(" were in memory alone: what was not staged out is gone\n"), "{said}");
+    samite.assert_nothing_left();
+    holder.kill().unwrap();
+    holder.wait().unwrap();
 }

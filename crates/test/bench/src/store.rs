@@ -149,6 +149,6 @@ impl BenchCluster {
 impl Drop for BenchCluster {
     fn drop(&mut self) {
         let mut down = self.command();
-        let _ = down.arg("down").stdin(Stdio::null()).stdout(Stdio::null()).status();
+        let _ = down.args(["down", "--force"]).stdin(Stdio::null()).stdout(Stdio::null()).status();
     }
 }

@@ -54,7 +54,7 @@ impl ProcessCluster {
         let mut args = vec!["up", "--local", &count];
         args.extend_from_slice(up_args);
         cluster.run(args).inspect_err(|_| {
-            let _ = cluster.run(["down"]);
+            let _ = cluster.run(["down", "--force"]);
         })?;
         cluster.is_down = false;
         Ok(cluster)
@@ -181,7 +181,7 @@ impl Drop for ProcessCluster {
         if self.is_down {
             return;
         }
-        if let Err(error) = self.run(["down"])
+        if let Err(error) = self.run(["down", "--force"])
             && !std::thread::panicking()
         {
             panic!("taking the cluster down: {error}");

@@ -306,7 +306,7 @@ fn either_of_two_nodes_may_die_and_so_may_the_third_voter() {
     client.create_dataset(&spec("again")).unwrap();
     // Nothing is left of it.
     let after = voter(&cluster).pid;
-    cluster.run(["down"]).unwrap();
+    cluster.run(["down", "--force"]).unwrap();
     assert!(!is_alive(after), "the third voter outlives the store");
     cluster.end();
 }
@@ -340,7 +340,7 @@ fn a_durable_store_comes_back_with_its_voters_whoever_of_them_is_lost() {
             cluster.file().unwrap().nodes.iter().filter_map(|node| node.pid()).for_each(kill);
             std::thread::sleep(Duration::from_millis(500));
         }
-        cluster.run(["down"]).unwrap();
+        cluster.run(["down", "--force"]).unwrap();
         if life == 2 {
             // The other two give this node a new one.
             std::fs::remove_file(flash.path().join("d/n1/voter")).unwrap();
@@ -419,7 +419,7 @@ fn durable_datasets_come_back_with_the_etcd_that_was_started_along() {
             cluster.file().unwrap().nodes.iter().filter_map(|node| node.pid()).for_each(kill);
             std::thread::sleep(Duration::from_millis(500));
         }
-        cluster.run(["down"]).unwrap();
+        cluster.run(["down", "--force"]).unwrap();
     }
     // Where it cannot come back, it says so, and nothing is lost.
     let refuses = |args: &[&str], words: &str| {

@@ -231,7 +231,7 @@ fn kill_all_nodes(backend: &str) {
             assert!(fill.iter().all(|byte| *byte == number as u8), "{key}: half of a value");
         }
         if life == 2 {
-            cluster.run(["down"]).unwrap();
+            cluster.run(["down", "--force"]).unwrap();
             cluster.end();
             break;
         }
@@ -258,7 +258,7 @@ fn kill_all_nodes(backend: &str) {
             writers.into_iter().map(|writer| writer.join().unwrap()).collect()
         });
         assert!(all.iter().all(|told| !told.is_empty()));
-        cluster.run(["down"]).unwrap();
+        cluster.run(["down", "--force"]).unwrap();
         cluster.end();
     }
 }

@@ -97,7 +97,7 @@ fn a_killed_node_ends_every_call_and_down_leaves_nothing() {
     let runtime = cluster.runtime_path();
     let pids: Vec<u32> =
         cluster.file().unwrap().nodes.iter().filter_map(|node| node.pid()).collect();
-    cluster.run(["down"]).unwrap();
+    cluster.run(["down", "--force"]).unwrap();
     for pid in pids {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         assert!(stat.is_empty() || stat.contains(") Z "), "still there: {stat}");
@@ -114,7 +114,7 @@ fn a_cluster_comes_down_after_all_of_it_was_killed() {
     let cluster = ProcessCluster::start(2, &["--memory", "64M"]).unwrap();
     cluster.kill_node(NodeId(0)).unwrap();
     cluster.kill_node(NodeId(1)).unwrap();
-    cluster.run(["down"]).unwrap();
+    cluster.run(["down", "--force"]).unwrap();
     assert!(cluster.file().is_err());
     cluster.end();
 }

@@ -68,9 +68,11 @@ pub fn attach(args: &AttachArgs, target: &ClusterTarget) -> Result<(), CommandFa
         Some(authorities) => credential.with_authorities(authorities),
         None => credential,
     };
+    let addresses: Vec<String> = args.urls.iter().map(ToString::to_string).collect();
     let config = ClusterConfig {
-        cluster: target.dir.name().to_owned(),
-        addresses: args.urls.iter().map(ToString::to_string).collect(),
+        // For errors: its name is not known yet.
+        cluster: format!("at {}", addresses.join(",")),
+        addresses,
         credential,
         home: None,
     };

@@ -52,20 +52,27 @@ fn all(args: &StatusArgs, target: &ClusterTarget) -> Result<(), CommandFailure> 
     for name in target.runtime.clusters()? {
         let dir = target.runtime.cluster(&name)?;
         let living = local::living_nodes(&dir).len();
-        let expected = dir.read_cluster_file().map(|file| file.nodes.len()).unwrap_or_default();
-        clusters.push((name, living, expected));
+        let file = dir.read_cluster_file().ok();
+        let expected = file.as_ref().map(|file| file.nodes.len()).unwrap_or_default();
+        let is_attached = file.is_some_and(|file| file.is_attached);
+        clusters.push((name, living, expected, is_attached));
     }
     if args.json {
         let list: Vec<_> = clusters
             .iter()
-            .map(|(name, living, nodes)| {
-                serde_json::json!({ "cluster": name, "living": living, "nodes": nodes })
+            .map(|(name, living, nodes, is_attached)| {
+                serde_json::json!({
+                    "cluster": name, "living": living, "nodes": nodes, "attached": is_attached,
+                })
             })
             .collect();
         out.json(&list)?;
     } else {
-        for (name, living, nodes) in &clusters {
-            out.line(format!("{name}  {living} of {nodes} nodes live"))?;
+        for (name, living, nodes, is_attached) in &clusters {
+            match is_attached {
+                true => out.line(format!("{name}  attached, {nodes} nodes on other hosts"))?,
+                false => out.line(format!("{name}  {living} of {nodes} nodes live"))?,
+            }
         }
     }
     out.finish()

@@ -129,7 +129,8 @@ impl Samite {
 
 impl Drop for Samite {
     fn drop(&mut self) {
-        let _: std::io::Result<Output> = self.command(["down", "--all", "--quiet"]).output();
+        let _: std::io::Result<Output> =
+            self.command(["down", "--all", "--force", "--quiet"]).output();
     }
 }
 

@@ -109,9 +109,16 @@ fn living(entry: &NodeEntry) -> Option<NodeProcess> {
     NodeProcess::of(entry.process.as_ref()?)
 }
 
-/// Refuses to start a node of a store whose nodes were not started by `samite up --local`.
+/// Refuses to start a node of a store that was not started by `samite up --local`.
 fn check_local(file: &ClusterFile) -> Result<(), CommandFailure> {
-    file.nodes.iter().try_for_each(|entry| local_process(entry).map(drop))
+    if file.nodes.iter().all(|entry| entry.process.is_some()) {
+        return Ok(());
+    }
+    let words = format!(
+        "cluster {}: it has nodes on other hosts; start one by `samite node --coordinator …` on its host",
+        file.cluster
+    );
+    Err(CommandFailure::new(ExitCode::Conflict, words))
 }
 
 fn client(target: &ClusterTarget, file: &ClusterFile) -> Result<Client, CommandFailure> {
@@ -321,10 +328,19 @@ fn remove(
     node: NodeId,
     force: bool,
 ) -> Result<String, CommandFailure> {
-    let process = living(entry(&file, node)?);
+    let removed = entry(&file, node)?;
+    let process = living(removed);
+    // It has to be known before it leaves the map. A dead one is not.
+    let far = removed.process.is_none().then(|| {
+        let nodes = std::slice::from_ref(removed);
+        target.connect_to(nodes, None).ok()
+    });
     client(target, &file)?.admin_request(node, AdminRequest::Remove { force })?;
     if let Some(process) = process {
         local::stop_all(std::slice::from_ref(&process))?;
+    }
+    if let Some(far) = far.flatten() {
+        far.shutdown_node(node)?;
     }
     file.nodes.retain(|entry| entry.node != node);
     target.dir.write_cluster_file(&file)?;
