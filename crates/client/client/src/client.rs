@@ -102,12 +102,7 @@ impl Client {
     /// As [`Self::from_runtime`].
     pub fn from_cluster_dir(dir: &ClusterDir, options: ClientOptions) -> Result<Self> {
         let file = dir.read_cluster_file()?;
-        let mut addresses = Vec::new();
-        for node in &file.nodes {
-            addresses.push(Address::Shm(node.socket.clone()).to_string());
-            addresses.push(Address::Unix(node.socket.clone()).to_string());
-            addresses.extend(node.network_address());
-        }
+        let addresses = file.nodes.iter().flat_map(|node| node.addresses()).collect();
         let (credential, home) = (dir.read_credential()?, Some(dir.clone()));
         let config = ClusterConfig { cluster: file.cluster, addresses, credential, home };
         let (redundancy, reads) = (file.setup.redundancy, file.setup.reads);

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
+use samite_transport::Address;
 use samite_types::{Error, ErrorKind, NodeId, Result};
 use serde::{Deserialize, Serialize};
 
@@ -325,6 +326,25 @@ impl NodeEntry {
         let plain = addresses.iter().find_map(|address| address.strip_prefix("tcp://"));
         let tls = || addresses.iter().find(|address| address.starts_with("tls://"));
         plain.map(str::to_owned).or_else(|| tls().cloned())
+    }
+
+    /// Where it is reached, as URLs, best first. A node of somebody else's is reached by the network
+    /// alone.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<String> {
+        let mut addresses = Vec::new();
+        if !self.is_foreign() {
+            addresses.push(Address::Shm(self.socket.clone()).to_string());
+            addresses.push(Address::Unix(self.socket.clone()).to_string());
+        }
+        addresses.extend(self.network_address());
+        addresses
+    }
+
+    /// It is somebody else's, which a ticket tells of: nothing is known of its process.
+    #[must_use]
+    pub const fn is_foreign(&self) -> bool {
+        self.pid == 0
     }
 
     /// Where other hosts reach it, as a URL.

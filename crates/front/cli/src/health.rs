@@ -113,7 +113,8 @@ pub fn ended_nodes(target: &ClusterTarget) -> Vec<String> {
     let Ok(file) = target.dir.read_cluster_file() else { return Vec::new() };
     let is_empty = file.setup.durable.is_none() && file.setup.redundancy == Redundancy(1);
     let how_back = if is_empty { ", empty: what it held is gone" } else { "" };
-    let ended = file.nodes.iter().filter_map(|entry| {
+    let own = file.nodes.iter().filter(|entry| !entry.is_foreign());
+    let ended = own.filter_map(|entry| {
         let (node, pid) = (entry.node, entry.pid);
         let how = node_life::ended(&target.dir, entry)?;
         let number = node.get();

@@ -13,12 +13,7 @@ use samite_types::{Error, ErrorKind, Result};
 /// `Unavailable`: no node has an address of that transport; the cluster's key cannot be read.
 pub fn cluster_config(dir: &ClusterDir, nodes: &[NodeEntry]) -> Result<ClusterConfig> {
     let transport = transport_from_env()?;
-    let mut addresses = Vec::new();
-    for node in nodes {
-        addresses.push(format!("shm://{}", node.socket.display()));
-        addresses.push(format!("unix://{}", node.socket.display()));
-        addresses.extend(node.network_address());
-    }
+    let mut addresses: Vec<String> = nodes.iter().flat_map(NodeEntry::addresses).collect();
     if let Some(transport) = transport {
         addresses.retain(|address| address.starts_with(&format!("{transport}://")));
         if addresses.is_empty() {

@@ -189,7 +189,9 @@ pub fn sweep(dir: &ClusterDir) -> Result<()> {
 
 fn is_our_file(name: &str) -> bool {
     let name = name.strip_suffix(".new").unwrap_or(name);
-    if matches!(name, "key" | "ca.pem" | "cluster.json" | "map") || mounts::is_mount_file(name) {
+    if matches!(name, "key" | "ticket" | "ca.pem" | "cluster.json" | "map")
+        || mounts::is_mount_file(name)
+    {
         return true;
     }
     // Pipes and sockets of programs, and which of those were told that they do not see the store.
@@ -230,6 +232,7 @@ mod tests {
         dir.create().unwrap();
         for name in [
             "key",
+            "ticket",
             "ca.pem",
             "cluster.json",
             "cluster.json.new",

@@ -95,7 +95,11 @@ fn down(target: &ClusterTarget) -> Result<String, CommandFailure> {
     // Nodes that end release the files that they keep there.
     local::stop_all(voter.as_slice())?;
     local::stop_all(&etcd)?;
+    let is_by_ticket = dir.ticket_path().exists() && !dir.key_path().exists();
     local::sweep(dir)?;
+    if is_by_ticket {
+        return Ok(format!("cluster {}: the ticket is removed, the nodes serve on", dir.name()));
+    }
     let plural = if count == 1 { "" } else { "s" };
     Ok(format!("cluster {}: down, {count} node{plural} stopped", dir.name()))
 }
