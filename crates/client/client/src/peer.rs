@@ -42,7 +42,12 @@ pub(crate) struct NodePeer {
 
 impl NodePeer {
     /// The node behind `info`, seen from `host`; `only` restricts it to one transport.
-    pub(crate) fn new(info: &NodeInfo, host: &str, only: Option<TransportKind>) -> Self {
+    pub(crate) fn new(
+        info: &NodeInfo,
+        host: &str,
+        only: Option<TransportKind>,
+        credential: &CredentialSlot,
+    ) -> Self {
         let mut addresses: Vec<Address> =
             info.addresses.iter().filter_map(|url| url.parse().ok()).collect();
         // A node without tcp is reached from its host alone, by whichever name.
@@ -51,6 +56,9 @@ impl NodePeer {
             addresses.retain(|address| address.transport().is_tcp());
         }
         prefer(&mut addresses, only);
+        if credential.load().ticket().is_some() {
+            addresses.retain(|address| address.transport() != TransportKind::Shm);
+        }
         Self {
             node: info.node,
             addresses,
@@ -58,7 +66,7 @@ impl NodePeer {
             connecting: Mutex::new(()),
             grants_pause: AtomicU32::new(0),
             doubted_until_ns: AtomicU64::new(0),
-            renew_at_ns: AtomicU64::new(u64::MAX),
+            renew_at_ns: AtomicU64::new(credential.renewal_due_ns()),
         }
     }
 

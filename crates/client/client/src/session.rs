@@ -171,7 +171,7 @@ impl ClientSession {
             .nodes()
             .iter()
             .map(|info| {
-                let peer = NodePeer::new(info, &self.host, self.only);
+                let peer = NodePeer::new(info, &self.host, self.only, &self.credential);
                 let known =
                     current.iter().flat_map(|view| view.peers()).find(|old| old.is_same(&peer));
                 known.map_or_else(

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use samite_wire::hello::HelloCredential;
 
+use crate::authorities::TlsAuthorities;
 use crate::key::ClusterKey;
 use crate::ticket::UserTicket;
-use crate::tls::TlsAuthorities;
 
 /// What a client proves to a node. Cheap to clone.
 #[derive(Clone, PartialEq, Eq)]

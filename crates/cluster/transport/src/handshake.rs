@@ -17,10 +17,9 @@ use crate::credential::Credential;
 use crate::identity::ProvedCredential;
 use crate::key::ClusterKey;
 use crate::key_set::KeySet;
-use crate::proof::{ProofExchange, ProofRole};
+use crate::proof::{Binding, ProofExchange, ProofRole};
 use crate::signing::is_signed;
 use crate::ticket;
-use crate::tls::Binding;
 
 /// Longest reason in a goodbye that is recorded, in bytes.
 const REASON_LEN_MAX: usize = 512;

@@ -7,9 +7,9 @@ use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundK
 use samite_types::{Entropy, Error, ErrorKind, Result};
 use sha2::{Digest, Sha256};
 
+use crate::authorities::TlsAuthorities;
 use crate::proof::{ProofExchange, ProofRole};
 use crate::signing::SigningPair;
-use crate::tls::TlsAuthorities;
 
 /// The secret that the nodes and the owner of a cluster hold: 32 random bytes, and the number that
 /// tells it from the keys before and after it.

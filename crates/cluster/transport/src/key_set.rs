@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use samite_types::{Entropy, Error, ErrorKind, Result};
 use samite_wire::ticket::KeyNumbers;
 
+use crate::authorities::TlsAuthorities;
 use crate::key::ClusterKey;
-use crate::tls::TlsAuthorities;
 
 /// Length of a key in an encoded set, with its number.
 const ENTRY_LEN: usize = 4 + ClusterKey::LEN;

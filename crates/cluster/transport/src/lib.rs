@@ -10,6 +10,7 @@
 //! lead back into its own hooks.
 
 mod address;
+mod authorities;
 mod credential;
 mod doorbell;
 mod fault;
@@ -29,9 +30,10 @@ pub mod shm;
 pub mod ticket;
 
 pub use address::{Address, TransportKind};
+pub use authorities::TlsAuthorities;
 pub use credential::Credential;
 pub use identity::{PeerIdentity, PeerRole};
 pub use key::ClusterKey;
 pub use key_set::{KeySet, SharedKeys};
 pub use signing::SigningPair;
-pub use tls::{TlsAuthorities, TlsFiles};
+pub use tls::TlsFiles;

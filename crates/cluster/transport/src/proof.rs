@@ -3,7 +3,9 @@
 use samite_wire::control::encode;
 use samite_wire::hello::{Challenge, Hello};
 
-use crate::tls::Binding;
+/// Hash of all bytes of a TLS handshake. The same at both ends, and at no other connection: both
+/// sides' ephemeral keys are in it.
+pub(crate) type Binding = [u8; 32];
 
 /// Which side a proof is made by; under the proof, so that one side's never passes as the other's.
 #[derive(Clone, Copy, Debug)]

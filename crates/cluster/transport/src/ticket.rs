@@ -3,9 +3,9 @@
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::ticket::{SignedTicket, TicketClaims};
 
+use crate::authorities::TlsAuthorities;
 use crate::key::ClusterKey;
 use crate::signing::SigningPair;
-use crate::tls::TlsAuthorities;
 
 /// A ticket and what its holder needs to use it.
 #[derive(Clone, Debug, PartialEq, Eq)]

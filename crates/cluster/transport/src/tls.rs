@@ -3,7 +3,7 @@
 //! Nobody runs a CA: the nodes' key pair comes of the cluster key, and a client takes exactly its
 //! public key (RFC 7250), which holders of the cluster key derive and holders of tickets were
 //! given. Clients show nothing in TLS; the handshake inside, whose proofs cover the TLS connection
-//! ([`Binding`]), asks for theirs. The ephemeral key exchange keeps recorded traffic secret even
+//! ([`Binding`](crate::proof::Binding)), asks for theirs. The ephemeral key exchange keeps recorded traffic secret even
 //! from those who learn the cluster key later. Where a site wants its own certificates
 //! ([`TlsFiles`]), nodes show those; a peer that got hold of a certificate alone is found out by
 //! the handshake inside.
@@ -18,8 +18,8 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-pub use files::{TlsAuthorities, TlsFiles};
-pub(crate) use handshake::{Binding, TlsHandshake, TlsSession};
+pub use files::TlsFiles;
+pub(crate) use handshake::{TlsHandshake, TlsSession};
 pub(crate) use keys::server_config;
 pub(crate) use record::{RECORD_LEN_MAX, RecordOpener, RecordSealer};
 

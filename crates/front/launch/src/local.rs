@@ -262,9 +262,7 @@ fn is_our_file(name: &str) -> bool {
     let name = name.strip_suffix(".new").unwrap_or(name);
     // A log that was long.
     let name = if name.ends_with(".log.1") { name.trim_end_matches(".1") } else { name };
-    if matches!(name, "key" | "ca.pem" | "cluster.json" | "map" | STAYS_FILE | MADE_FILE)
-        || mounts::is_mount_file(name)
-    {
+    if is_whole_name(name) || mounts::is_mount_file(name) {
         return true;
     }
     // Pipes and sockets of programs, and which of those were told that they do not see the store.
@@ -282,6 +280,12 @@ fn is_our_file(name: &str) -> bool {
     name.rsplit_once('.').is_some_and(|(stem, kind)| {
         kinds.contains(&kind) && (is_node(stem) || stem == NodeId::THIRD_VOTER.to_string())
     })
+}
+
+/// Whether a file of ours that is of no one node has this name.
+fn is_whole_name(name: &str) -> bool {
+    let names = ["key", "ticket", "ca.pem", "cluster.json", "map", STAYS_FILE, MADE_FILE];
+    names.contains(&name)
 }
 
 /// Whether a member of etcd has its data, or its log, under this name.
@@ -305,6 +309,7 @@ mod tests {
         dir.create().unwrap();
         for name in [
             "key",
+            "ticket",
             "ca.pem",
             "cluster.json",
             "cluster.json.new",

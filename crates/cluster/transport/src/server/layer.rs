@@ -8,8 +8,9 @@ use samite_wire::frame::MAGIC;
 
 use super::conn_id::ConnId;
 use super::replies::{ReplySink, gone, was_reset};
+use crate::proof::Binding;
 use crate::socket;
-use crate::tls::{Binding, RECORD_LEN_MAX, RecordOpener, TlsHandshake, TlsSession};
+use crate::tls::{RECORD_LEN_MAX, RecordOpener, TlsHandshake, TlsSession};
 
 /// The receiving half.
 #[derive(Debug)]

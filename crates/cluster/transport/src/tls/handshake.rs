@@ -16,9 +16,7 @@ use super::record::{
     KeySchedule, RECORD_LEN_MAX, RecordKeys, RecordOpener, RecordSealer, record_len,
 };
 use crate::credential::Credential;
-
-/// Hash of all bytes of a TLS handshake. The same at both ends, and at no other connection: both sides' ephemeral keys are in it.
-pub(crate) type Binding = [u8; 32];
+use crate::proof::Binding;
 
 /// Most bytes that a peer may send in a handshake. A chain of certificates has some KiB.
 const RECEIVED_LEN_MAX: usize = 64 << 10;

@@ -96,6 +96,11 @@ fn down(target: &ClusterTarget, force: bool) -> Result<String, CommandFailure> {
             format!("cluster {}: not up (no {})", dir.name(), dir.path().display()),
         ));
     }
+    if dir.ticket_path().exists() && !dir.key_path().exists() {
+        mounts::end_all(dir).iter().for_each(|error| complain(error.message()));
+        local::sweep(dir)?;
+        return Ok(format!("cluster {}: the ticket is removed, the nodes serve on", dir.name()));
+    }
     let file = dir.read_cluster_file().ok();
     if let Some(file) = file.as_ref().filter(|_| !force) {
         connected::check_unused(target, file)?;
