@@ -134,10 +134,11 @@ impl GrantPlacement<'_> {
         }
         let arena = self.link.arena()?;
         let grants = self.take(bytes.len().div_ceil(BLOCK_LEN))?;
-        let mut blocks = List::new();
-        for (grant, piece) in grants.iter().zip(bytes.chunks(BLOCK_LEN)) {
-            blocks.push(arena.copy_in(grant, piece)?);
-        }
+        let Some(blocks) = arena.copy_in(&grants, bytes) else {
+            // The data goes inline.
+            self.link.grants().add(grants);
+            return None;
+        };
         self.used.extend(grants);
         self.len += bytes.len();
         Some(blocks)

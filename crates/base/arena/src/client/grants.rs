@@ -21,12 +21,15 @@ pub struct GrantPool {
 }
 
 impl GrantPool {
-    /// Takes `count` grants, or none at all when there are fewer.
+    /// Takes `count` grants, or none at all when there are fewer; by offset, so that neighbours
+    /// are filled together.
     #[must_use]
     pub fn take(&self, count: usize) -> Option<SmallVec<[BlockGrant; 16]>> {
         let mut free = self.lock();
         let rest = free.len().checked_sub(count)?;
-        Some(free.drain(rest..).collect())
+        let mut taken: SmallVec<_> = free.drain(rest..).collect();
+        taken.sort_unstable_by_key(|grant: &BlockGrant| grant.offset);
+        Some(taken)
     }
 
     /// Adds grants from a reply's `grants` or a `Granted` answer, or puts back those that a request did not send.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use samite_types::{Clock, Epoch, Error, ErrorKind, PartitionId, Result, SystemClock};
 use samite_wire::limits::BLOCK_LEN;
-use samite_wire::op::BlockRef;
+use samite_wire::op::{BlockRef, List};
 use zerocopy::FromBytes;
 
 use super::BlockGrant;
@@ -18,7 +18,7 @@ use crate::lookup::{
     VALID_OFFSET, indexed_slot, may_know,
 };
 use crate::mapping::{SharedMapping, file_len};
-use crate::submission::{lock_word_of, lock_word_offset};
+use crate::submission::{TABLE_LEN, lock_word_of, lock_word_offset};
 
 /// Most bytes that are fetched ahead of a copy: the page's address and the first lines, after which
 /// the processor sees by itself what comes next. Fetching all of 4 KiB made copies slower.
@@ -41,7 +41,7 @@ impl ArenaView {
             .ok()
             .filter(|len| *len >= HEADER_LEN)
             .ok_or_else(|| Error::new(ErrorKind::Corrupt, "arena is too short or too long"))?;
-        let mapping = SharedMapping::new(fd, mapped_len).map_err(failed)?;
+        let mapping = SharedMapping::read_only(fd, mapped_len).map_err(failed)?;
         let mut header = [0; HEADER_LEN];
         // SAFETY: the mapping is at least that long; the node wrote the header before it shared the file.
         unsafe {
@@ -52,6 +52,10 @@ impl ArenaView {
             );
         }
         let layout = ArenaLayout::read(&header, len)?;
+        for part in 0..layout.shards() as u32 {
+            let offset = layout.submissions_offset(part);
+            mapping.set_writable(offset, TABLE_LEN, true).map_err(failed)?;
+        }
         Ok(Self { mapping, layout, turn: NextSubmission::new() })
     }
 
@@ -85,18 +89,46 @@ impl ArenaView {
         }
     }
 
-    /// Copies `bytes` (at most one block) to the start of a granted block, and makes the reference to send with a request.
-    /// `None`: the grant lies outside of the arena, or there are too many bytes.
+    /// Copies `bytes` into granted blocks, in this order and from the start of each, and makes the
+    /// references to send with a request. The blocks are writable to this process only meanwhile.
+    ///
+    /// `None`: a grant lies outside of the arena, there are more bytes than the blocks hold, or the
+    /// process has too many mappings. The blocks are to be used for something else, or not at all.
     #[must_use]
-    pub fn copy_in(&self, grant: &BlockGrant, bytes: &[u8]) -> Option<BlockRef> {
-        let len = u32::try_from(bytes.len()).ok().filter(|len| *len as usize <= BLOCK_LEN)?;
-        self.layout.block_of(grant.offset, len)?;
-        self.touch(grant.offset as usize, bytes.len());
-        let dest = self.mapping.at(grant.offset as usize, bytes.len());
-        // SAFETY: in bounds; the block is granted to this connection, so that the node does not touch it
-        // until it comes back in a request.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), dest, bytes.len()) };
-        Some(BlockRef { offset: grant.offset, len, generation: grant.generation })
+    pub fn copy_in(&self, grants: &[BlockGrant], bytes: &[u8]) -> Option<List<BlockRef, 16>> {
+        let pieces = bytes.chunks(BLOCK_LEN);
+        if pieces.len() > grants.len() {
+            return None;
+        }
+        let mut blocks = List::new();
+        for (grant, piece) in grants.iter().zip(pieces) {
+            let len = piece.len() as u32;
+            self.layout.block_of(grant.offset, BLOCK_LEN as u32)?;
+            blocks.push(BlockRef { offset: grant.offset, len, generation: grant.generation });
+        }
+        let mut rest = bytes;
+        let follows = |a: &BlockRef, b: &BlockRef| a.offset + BLOCK_LEN as u64 == b.offset;
+        for run in blocks.chunk_by(follows) {
+            let piece;
+            (piece, rest) = rest.split_at(rest.len().min(run.len() * BLOCK_LEN));
+            self.fill_blocks(run[0].offset as usize, run.len() * BLOCK_LEN, piece)?;
+        }
+        Some(blocks)
+    }
+
+    /// Copies `bytes` to the start of granted blocks that lie at `offset` and have `len` bytes.
+    fn fill_blocks(&self, offset: usize, len: usize, bytes: &[u8]) -> Option<()> {
+        let opened = self.mapping.set_writable(offset, len, true);
+        if opened.is_ok() {
+            (offset..offset + bytes.len()).step_by(BLOCK_LEN).for_each(|at| self.touch(at));
+            let dest = self.mapping.at(offset, bytes.len());
+            // SAFETY: in bounds, as `at` checks, and writable; the blocks are granted to this
+            // connection, so that the node does not touch them until they come back in a request.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), dest, bytes.len()) };
+        }
+        // Also after some of the pages could not be made writable.
+        self.mapping.set_writable(offset, len, false).ok()?;
+        opened.ok()
     }
 
     /// The record `id` as the node publishes it to clients of its host ([`crate::lookup`]),
@@ -215,14 +247,13 @@ impl ArenaView {
         LookupSlot::read_from_bytes(&raw).ok().filter(|_| is_whole)
     }
 
-    /// Reads at both ends of the bytes that are to be written. A page that is missing in this
-    /// process's page table brings its neighbours along when it is read, sixteen at a time, which
-    /// are writable from then on; when it is written it comes alone.
-    fn touch(&self, offset: usize, len: usize) {
-        for place in [offset, offset + len.saturating_sub(1)] {
-            // SAFETY: the mapping says that the byte is in bounds. Others may change it meanwhile; nobody looks at what was read.
-            unsafe { self.mapping.at(place, 1).read_volatile() };
-        }
+    /// Reads a byte of a block that is to be written. A page that is missing in this process's
+    /// page table brings its neighbours along when it is read, sixteen at a time, which are
+    /// writable from then on; when it is written it comes alone.
+    fn touch(&self, offset: usize) {
+        // SAFETY: the mapping says that the byte is in bounds. Others may change it meanwhile;
+        // nobody looks at what was read.
+        unsafe { self.mapping.at(offset, 1).read_volatile() };
     }
 
     /// In a forked child: lets go of the node's memory. What still looks there reads zeros.
@@ -264,12 +295,51 @@ pub(super) mod tests {
             node.word(layout.generation_offset(block).unwrap()).store(7, Ordering::SeqCst);
             let grant = BlockGrant { offset: layout.block_offset(block).unwrap(), generation: 7 };
             let bytes: Vec<u8> = (0..len).map(|at| at as u8).collect();
-            let reference = view.copy_in(&grant, &bytes).unwrap();
+            let reference = view.copy_in(&[grant], &bytes).unwrap()[0];
             let mut dest = vec![0xff; len + 3];
             assert!(view.copy_out(&reference, &mut dest));
             assert_eq!(dest[..len], bytes);
             assert_eq!(dest[len..], [0xff; 3]);
         }
+    }
+
+    /// Access of this process to each page of its mapping of the arena, as the kernel tells.
+    fn writable(view: &ArenaView) -> Vec<std::ops::Range<usize>> {
+        let len = view.layout.total_len() as usize;
+        let start = view.mapping.at(0, len) as usize;
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let hex = |word: &str| usize::from_str_radix(word, 16).unwrap();
+        let lines = maps.lines().filter_map(|line| line.split_once(' '));
+        let ranges = lines.filter(|(_, rest)| rest.starts_with("rw")).filter_map(|(range, _)| {
+            let (from, to) = range.split_once('-')?;
+            let (from, to) = (hex(from).max(start), hex(to).min(start + len));
+            (from < to).then(|| from - start..to - start)
+        });
+        ranges.collect()
+    }
+
+    #[test]
+    fn only_submission_queues_are_writable_to_a_client() {
+        let (_node, view, layout) = arena();
+        let queues = layout.submissions_offset(0);
+        assert_eq!(writable(&view), [queues..queues + TABLE_LEN]);
+        let at = |block| layout.block_offset(block).unwrap();
+        let grants = [2, 3, 0].map(|block| BlockGrant { offset: at(block), generation: 1 });
+        let bytes: Vec<u8> = (0..2 * BLOCK_LEN + 7).map(|at| (at / 3) as u8).collect();
+        let blocks = view.copy_in(&grants, &bytes).unwrap();
+        assert_eq!(blocks.iter().map(|block| block.len).collect::<Vec<_>>(), [65536, 65536, 7]);
+        assert_eq!(writable(&view), [queues..queues + TABLE_LEN], "no block after it was filled");
+        let mut dest = vec![0; bytes.len()];
+        for (block, piece) in blocks.iter().zip(dest.chunks_mut(BLOCK_LEN)) {
+            let from = view.mapping.at(block.offset as usize, piece.len());
+            // SAFETY: in bounds, and nobody writes to it.
+            unsafe { std::ptr::copy_nonoverlapping(from, piece.as_mut_ptr(), piece.len()) };
+        }
+        assert!(dest == bytes);
+        // While blocks are filled, no other is writable.
+        view.mapping.set_writable(at(1) as usize, BLOCK_LEN, true).unwrap();
+        let open = at(1) as usize..at(2) as usize;
+        assert_eq!(writable(&view), [queues..queues + TABLE_LEN, open]);
     }
 
     #[test]
@@ -302,9 +372,11 @@ pub(super) mod tests {
         }
         assert!(!view.copy_out(&BlockRef { offset, len: 10, generation: 0 }, &mut dest[..9]));
         let grant = BlockGrant { offset: layout.total_len(), generation: 0 };
-        assert!(view.copy_in(&grant, &[1]).is_none());
+        assert!(view.copy_in(&[grant], &[1]).is_none());
         let grant = BlockGrant { offset, generation: 0 };
-        assert!(view.copy_in(&grant, &vec![0; BLOCK_LEN + 1]).is_none());
+        assert!(view.copy_in(&[grant], &vec![0; BLOCK_LEN + 1]).is_none());
+        let astray = BlockGrant { offset: offset + 1, generation: 0 };
+        assert!(view.copy_in(&[astray], &[1]).is_none());
     }
 
     #[test]
