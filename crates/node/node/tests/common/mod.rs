@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use samite_arena::BlockGrant;
+use samite_arena::{BlockGrant, GrantPool};
 use samite_placement::ClusterMap;
 use samite_testkit::{LocalCluster, LocalOptions};
 use samite_transport::client::{NodeLink, OutgoingRequest};
@@ -170,8 +170,10 @@ impl Raw {
     /// Copies `value` into granted blocks.
     pub fn fill(&self, granted: &[(u64, u32)], value: &[u8]) -> ValueData<'static> {
         let arena = self.link.arena().unwrap();
-        let grants = granted.iter().map(|block| BlockGrant::from(*block)).collect::<Vec<_>>();
-        ValueData::Blocks(arena.copy_in(&grants, value).unwrap().into_iter().collect())
+        let pool = GrantPool::default();
+        pool.add(granted.iter().map(|block| BlockGrant::from(*block)));
+        let blocks = pool.take(arena, granted.len()).unwrap();
+        ValueData::Blocks(arena.fill(&blocks, value).unwrap().into_iter().collect())
     }
 
     /// A partition of this node whose shard is `shard` of `shards`.
