@@ -4,6 +4,6 @@ mod grants;
 mod submission;
 mod view;
 
-pub use grants::{BlockGrant, GrantPool};
+pub use grants::{BlockGrant, GrantPool, WritableBlock};
 pub use submission::{SubmittedChange, SubmittedEntry};
 pub use view::ArenaView;

@@ -14,7 +14,12 @@
 //! generation at which it was made, copies, then compares the generation again (acquire fence
 //! between the two): the same number means that the copy is whole.
 //!
-//! The two sides are processes of one user. A node takes no length or offset from this memory: it has its own copy.
+//! **Access.** A client maps the arena for reading. Only the submission queues are writable, and a
+//! block that is granted to it while it fills it: so a stray pointer of a program reaches nothing
+//! that others rely on. The two sides are processes of one user: this is no protection from a
+//! program that means harm.
+//!
+//! A node takes no length or offset from this memory: it has its own copy.
 
 use samite_types::PartitionId;
 use zerocopy::little_endian::{U32, U64};
@@ -29,11 +34,15 @@ use crate::submission;
 /// First bytes of an arena.
 pub const MAGIC: [u8; 8] = *b"SMTarena";
 /// Version of this layout.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 /// Most shards of a node.
 pub const SHARDS_MAX: usize = 64;
 /// Where the generation table begins, in bytes.
 pub const GENERATIONS_OFFSET: usize = 4096;
+/// Submission queues have pages of their own: clients can write to those, and to nothing beside
+/// them.
+const PAGE_LEN: u64 = 4096;
+const _: () = assert!((submission::TABLE_LEN as u64).is_multiple_of(PAGE_LEN));
 /// The first block lies at a multiple of this, in bytes, so that huge pages can hold it.
 pub const BLOCKS_ALIGN: usize = 2 << 20;
 /// Most blocks of an arena (16 TiB).
@@ -165,7 +174,8 @@ impl ArenaLayout {
 
     const fn lookup_part_len(&self) -> u64 {
         let index_len = self.lookup_part_buckets() as u64 * BUCKET_LEN as u64;
-        self.lookup_slots_len() + index_len + submission::TABLE_LEN as u64
+        let table_len = (self.lookup_slots_len() + index_len).next_multiple_of(PAGE_LEN);
+        table_len + submission::TABLE_LEN as u64
     }
 
     /// The part of the look-up table in which records of a partition are published: one for each
@@ -193,7 +203,7 @@ impl ArenaLayout {
     }
 
     /// Offset of the [submission queues](crate::submission) beside a part of the look-up table, in
-    /// bytes.
+    /// bytes: a multiple of 4 KiB, as their length is.
     #[must_use]
     pub const fn submissions_offset(&self, part: u32) -> usize {
         (self.lookup_part_offset(part) + self.lookup_part_len()) as usize - submission::TABLE_LEN
@@ -291,6 +301,7 @@ mod tests {
             assert_eq!(layout.lookup_slot_offset(part, slots), None);
             assert_eq!(layout.lookup_bucket_offset(part, 0), last);
             end = layout.lookup_bucket_offset(part, u64::MAX) + BUCKET_LEN;
+            end = end.next_multiple_of(PAGE_LEN as usize);
             assert_eq!(layout.submissions_offset(part), end);
             end += submission::TABLE_LEN;
         }

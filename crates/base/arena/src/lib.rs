@@ -22,7 +22,9 @@ pub mod submission;
 
 mod mapping;
 
-pub use client::{ArenaView, BlockGrant, GrantPool, SubmittedChange, SubmittedEntry};
+pub use client::{
+    ArenaView, BlockGrant, GrantPool, SubmittedChange, SubmittedEntry, WritableBlock,
+};
 pub use mapping::{SharedMapping, file_len, memory_file};
 pub use node::{
     Arena, ArenaExtent, BlockQuota, CoreWaiters, ExclusiveLock, LockTurn, QueueAccess,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use samite_cpu::{prefetch, prefetch_to_write};
 
 /// Memory that other processes see and may change at any time.
@@ -39,11 +39,32 @@ pub fn file_len(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
 impl SharedMapping {
     /// Maps the first `len` bytes of `fd`, shared, for reading and writing.
     pub fn new(fd: impl AsFd, len: usize) -> Result<Self, Errno> {
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        Self::with_access(fd, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// Maps the first `len` bytes of `fd`, shared, for reading: a write faults but where
+    /// [`SharedMapping::set_writable`] allows it.
+    pub fn read_only(fd: impl AsFd, len: usize) -> Result<Self, Errno> {
+        Self::with_access(fd, len, ProtFlags::READ)
+    }
+
+    fn with_access(fd: impl AsFd, len: usize, prot: ProtFlags) -> Result<Self, Errno> {
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of this process.
         let start =
             unsafe { rustix::mm::mmap(ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0)? };
         Ok(Self { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, len })
+    }
+
+    /// Allows this process to write to `offset .. offset + len`, whole pages, or allows it no more.
+    ///
+    /// # Errors
+    /// `NOMEM`: the process has too many mappings. Some of the pages may have changed.
+    pub fn set_writable(&self, offset: usize, len: usize, writable: bool) -> Result<(), Errno> {
+        let (read, write) = (MprotectFlags::READ, MprotectFlags::WRITE);
+        let access = if writable { read | write } else { read };
+        // SAFETY: the range lies in this mapping, as `at` checks. It stays readable; who writes to
+        // it has made it writable before.
+        unsafe { rustix::mm::mprotect(self.at(offset, len).cast(), len, access) }
     }
 
     /// Pointer to `offset .. offset + len`.

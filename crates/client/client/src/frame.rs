@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use samite_arena::BlockGrant;
+use samite_arena::{ArenaView, BlockGrant, WritableBlock};
 use samite_transport::client::{NodeLink, RequestTicket};
 use samite_types::{DatasetId, Deadline, Epoch, ErrorKind, Result, Seq};
 use samite_wire::control::{ControlReply, ControlRequest};
@@ -133,19 +133,21 @@ impl GrantPlacement<'_> {
             return None;
         }
         let arena = self.link.arena()?;
-        let grants = self.take(bytes.len().div_ceil(BLOCK_LEN))?;
-        let mut blocks = List::new();
-        for (grant, piece) in grants.iter().zip(bytes.chunks(BLOCK_LEN)) {
-            blocks.push(arena.copy_in(grant, piece)?);
-        }
+        let taken = self.take(arena, bytes.len().div_ceil(BLOCK_LEN))?;
+        let grants = taken.iter().copied().map(BlockGrant::from);
+        let Some(blocks) = arena.fill(&taken, bytes) else {
+            // The data goes inline.
+            self.link.grants().add(grants);
+            return None;
+        };
         self.used.extend(grants);
         self.len += bytes.len();
         Some(blocks)
     }
 
-    fn take(&self, wanted: usize) -> Option<List<BlockGrant, 16>> {
+    fn take(&self, arena: &ArenaView, wanted: usize) -> Option<List<WritableBlock, 16>> {
         let pool = self.link.grants();
-        if let Some(grants) = pool.take(wanted) {
+        if let Some(grants) = pool.take(arena, wanted) {
             return Some(grants);
         }
         if !self.peer.may_ask_for_grants() {
@@ -158,7 +160,7 @@ impl GrantPlacement<'_> {
         {
             pool.add(grants.into_iter().map(BlockGrant::from));
         }
-        let grants = pool.take(wanted);
+        let grants = pool.take(arena, wanted);
         if grants.is_none() {
             self.peer.pause_grants();
         }

@@ -5,6 +5,7 @@
 mod common;
 
 use common::{Ended, Raw, SHM, TCP, UNIX, cluster, deadline, pattern};
+use samite_arena::{BlockGrant, GrantPool};
 use samite_testkit::{LocalCluster, LocalOptions};
 use samite_transport::ClusterKey;
 use samite_transport::client::{ConnectIdentity, NodeLink, OutgoingRequest};
@@ -114,11 +115,10 @@ fn put_block(partition: PartitionId, blocks: &[BlockRef]) -> Operation<'static> 
 
 /// Blocks of `raw`'s connection, filled with `value`.
 fn fill(raw: &Raw, blocks: &[(u64, u32)], value: &[u8]) -> Vec<BlockRef> {
-    blocks
-        .iter()
-        .zip(value.chunks(64 << 10))
-        .map(|(block, bytes)| raw.link.arena().unwrap().copy_in(&(*block).into(), bytes).unwrap())
-        .collect()
+    let (arena, pool) = (raw.link.arena().unwrap(), GrantPool::default());
+    pool.add(blocks.iter().map(|block| BlockGrant::from(*block)));
+    let blocks = pool.take(arena, blocks.len()).unwrap();
+    arena.fill(&blocks, value).unwrap().to_vec()
 }
 
 fn grant(raw: &Raw, count: u16) -> Vec<(u64, u32)> {

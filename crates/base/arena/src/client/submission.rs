@@ -214,7 +214,7 @@ impl ArenaView {
         if !self.is_open_for(part, change) || !is_certain(self) {
             return None;
         }
-        self.fill(part, number, change);
+        self.fill_slot(part, number, change);
         let bits = self.queue_word(part, pending_offset(queue_of(number)));
         bits.fetch_or(pending_bit(number), Ordering::SeqCst);
         let submitted = lock_word.in_state(LockWordState::Posted).word();
@@ -359,7 +359,7 @@ impl ArenaView {
     }
 
     /// Puts a change into a slot.
-    fn fill(&self, part: u32, number: usize, change: &SubmittedChange<'_>) {
+    fn fill_slot(&self, part: u32, number: usize, change: &SubmittedChange<'_>) {
         if change.token != 0 {
             let word = self.queue_word(part, slot_offset(number) + REFERENCE_OFFSET);
             word.store(change.token, Ordering::Relaxed);

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use samite_types::{Clock, Epoch, Error, ErrorKind, PartitionId, Result, SystemClock};
 use samite_wire::limits::BLOCK_LEN;
-use samite_wire::op::BlockRef;
+use samite_wire::op::{BlockRef, List};
 use zerocopy::FromBytes;
 
-use super::BlockGrant;
 use super::submission::NextSubmission;
+use super::{BlockGrant, WritableBlock};
 use crate::layout::{ArenaLayout, HEADER_LEN};
 use crate::lookup::{
     ALIVE_MASK, ALIVE_OFFSET, BUCKET_LEN, BUCKET_WORDS, GENERATION_OFFSET, HEAD_LEN as SHOWN_LEN,
@@ -18,7 +18,7 @@ use crate::lookup::{
     VALID_OFFSET, indexed_slot, may_know,
 };
 use crate::mapping::{SharedMapping, file_len};
-use crate::submission::{lock_word_of, lock_word_offset};
+use crate::submission::{TABLE_LEN, lock_word_of, lock_word_offset};
 
 /// Most bytes that are fetched ahead of a copy: the page's address and the first lines, after which
 /// the processor sees by itself what comes next. Fetching all of 4 KiB made copies slower.
@@ -41,7 +41,7 @@ impl ArenaView {
             .ok()
             .filter(|len| *len >= HEADER_LEN)
             .ok_or_else(|| Error::new(ErrorKind::Corrupt, "arena is too short or too long"))?;
-        let mapping = SharedMapping::new(fd, mapped_len).map_err(failed)?;
+        let mapping = SharedMapping::read_only(fd, mapped_len).map_err(failed)?;
         let mut header = [0; HEADER_LEN];
         // SAFETY: the mapping is at least that long; the node wrote the header before it shared the file.
         unsafe {
@@ -52,6 +52,10 @@ impl ArenaView {
             );
         }
         let layout = ArenaLayout::read(&header, len)?;
+        for part in 0..layout.shards() as u32 {
+            let offset = layout.submissions_offset(part);
+            mapping.set_writable(offset, TABLE_LEN, true).map_err(failed)?;
+        }
         Ok(Self { mapping, layout, turn: NextSubmission::new() })
     }
 
@@ -85,18 +89,58 @@ impl ArenaView {
         }
     }
 
-    /// Copies `bytes` (at most one block) to the start of a granted block, and makes the reference to send with a request.
-    /// `None`: the grant lies outside of the arena, or there are too many bytes.
+    /// Makes granted blocks that follow each other writable to this process. `false`: one lies
+    /// outside of the arena, or the process has too many mappings; none of them is writable.
+    pub(super) fn open_blocks(&self, run: &[BlockGrant]) -> bool {
+        let is_inside =
+            |grant: &BlockGrant| self.layout.block_of(grant.offset, BLOCK_LEN as u32).is_some();
+        if !run.iter().all(is_inside) || !run.windows(2).all(|two| two[0].is_before(&two[1])) {
+            return false;
+        }
+        let (offset, len) = (run[0].offset as usize, run.len() * BLOCK_LEN);
+        let opened = self.mapping.set_writable(offset, len, true).is_ok();
+        if !opened {
+            // Some of the pages may be.
+            let _ = self.mapping.set_writable(offset, len, false);
+        }
+        opened
+    }
+
+    /// Copies `bytes` into granted blocks, in this order and from the start of each, and makes the
+    /// references to send with a request. From then on this process can only read the blocks.
+    ///
+    /// `None`: there are more bytes than the blocks hold, or the process has too many mappings. The
+    /// blocks are to be used for something else, or not at all.
     #[must_use]
-    pub fn copy_in(&self, grant: &BlockGrant, bytes: &[u8]) -> Option<BlockRef> {
-        let len = u32::try_from(bytes.len()).ok().filter(|len| *len as usize <= BLOCK_LEN)?;
-        self.layout.block_of(grant.offset, len)?;
-        self.touch(grant.offset as usize, bytes.len());
-        let dest = self.mapping.at(grant.offset as usize, bytes.len());
-        // SAFETY: in bounds; the block is granted to this connection, so that the node does not touch it
-        // until it comes back in a request.
+    pub fn fill(&self, blocks: &[WritableBlock], bytes: &[u8]) -> Option<List<BlockRef, 16>> {
+        let pieces = bytes.chunks(BLOCK_LEN);
+        if pieces.len() > blocks.len() {
+            return None;
+        }
+        let refer = |(block, piece): (&WritableBlock, &[u8])| {
+            let BlockGrant { offset, generation } = BlockGrant::from(*block);
+            BlockRef { offset, len: piece.len() as u32, generation }
+        };
+        let filled: List<_, 16> = blocks.iter().zip(pieces).map(refer).collect();
+        let mut rest = bytes;
+        let follows = |a: &BlockRef, b: &BlockRef| a.offset + BLOCK_LEN as u64 == b.offset;
+        for run in filled.chunk_by(follows) {
+            let piece;
+            (piece, rest) = rest.split_at(rest.len().min(run.len() * BLOCK_LEN));
+            let offset = run[0].offset as usize;
+            self.copy_to(offset, piece);
+            self.mapping.set_writable(offset, run.len() * BLOCK_LEN, false).ok()?;
+        }
+        Some(filled)
+    }
+
+    /// Copies `bytes` to the start of writable blocks that lie at `offset`.
+    fn copy_to(&self, offset: usize, bytes: &[u8]) {
+        (offset..offset + bytes.len()).step_by(BLOCK_LEN).for_each(|at| self.touch(at));
+        let dest = self.mapping.at(offset, bytes.len());
+        // SAFETY: in bounds, as `at` checks, and writable, as the blocks' type says; they are granted
+        // to this connection, so that the node does not touch them until they come back in a request.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), dest, bytes.len()) };
-        Some(BlockRef { offset: grant.offset, len, generation: grant.generation })
     }
 
     /// The record `id` as the node publishes it to clients of its host ([`crate::lookup`]),
@@ -215,14 +259,13 @@ impl ArenaView {
         LookupSlot::read_from_bytes(&raw).ok().filter(|_| is_whole)
     }
 
-    /// Reads at both ends of the bytes that are to be written. A page that is missing in this
-    /// process's page table brings its neighbours along when it is read, sixteen at a time, which
-    /// are writable from then on; when it is written it comes alone.
-    fn touch(&self, offset: usize, len: usize) {
-        for place in [offset, offset + len.saturating_sub(1)] {
-            // SAFETY: the mapping says that the byte is in bounds. Others may change it meanwhile; nobody looks at what was read.
-            unsafe { self.mapping.at(place, 1).read_volatile() };
-        }
+    /// Reads a byte of a block that is to be written. A page that is missing in this process's
+    /// page table brings its neighbours along when it is read, sixteen at a time, which are
+    /// writable from then on; when it is written it comes alone.
+    fn touch(&self, offset: usize) {
+        // SAFETY: the mapping says that the byte is in bounds. Others may change it meanwhile;
+        // nobody looks at what was read.
+        unsafe { self.mapping.at(offset, 1).read_volatile() };
     }
 
     /// In a forked child: lets go of the node's memory. What still looks there reads zeros.
@@ -238,6 +281,7 @@ pub(super) mod tests {
     use zerocopy::IntoBytes;
 
     use super::*;
+    use crate::GrantPool;
     use crate::mapping::memory_file;
 
     pub(in crate::client) fn arena() -> (SharedMapping, ArenaView, ArenaLayout) {
@@ -264,12 +308,87 @@ pub(super) mod tests {
             node.word(layout.generation_offset(block).unwrap()).store(7, Ordering::SeqCst);
             let grant = BlockGrant { offset: layout.block_offset(block).unwrap(), generation: 7 };
             let bytes: Vec<u8> = (0..len).map(|at| at as u8).collect();
-            let reference = view.copy_in(&grant, &bytes).unwrap();
+            let reference = view.fill(&writable_blocks(&view, &[grant]), &bytes).unwrap()[0];
             let mut dest = vec![0xff; len + 3];
             assert!(view.copy_out(&reference, &mut dest));
             assert_eq!(dest[..len], bytes);
             assert_eq!(dest[len..], [0xff; 3]);
         }
+    }
+
+    fn writable_blocks(view: &ArenaView, grants: &[BlockGrant]) -> List<WritableBlock, 16> {
+        let pool = GrantPool::default();
+        pool.add(grants.iter().copied());
+        pool.take(view, grants.len()).unwrap()
+    }
+
+    /// Access of this process to each page of its mapping of the arena, as the kernel tells.
+    fn writable(view: &ArenaView) -> Vec<std::ops::Range<usize>> {
+        let len = view.layout.total_len() as usize;
+        let start = view.mapping.at(0, len) as usize;
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let hex = |word: &str| usize::from_str_radix(word, 16).unwrap();
+        let lines = maps.lines().filter_map(|line| line.split_once(' '));
+        let ranges = lines.filter(|(_, rest)| rest.starts_with("rw")).filter_map(|(range, _)| {
+            let (from, to) = range.split_once('-')?;
+            let (from, to) = (hex(from).max(start), hex(to).min(start + len));
+            (from < to).then(|| from - start..to - start)
+        });
+        ranges.collect()
+    }
+
+    #[test]
+    fn only_submission_queues_are_writable_to_a_client() {
+        let (_node, view, layout) = arena();
+        let queues = layout.submissions_offset(0);
+        assert_eq!(writable(&view), [queues..queues + TABLE_LEN]);
+        let at = |block| layout.block_offset(block).unwrap();
+        let grants = [2, 0, 3].map(|block| BlockGrant { offset: at(block), generation: 1 });
+        let bytes: Vec<u8> = (0..2 * BLOCK_LEN + 7).map(|at| (at / 3) as u8).collect();
+        let open = writable_blocks(&view, &grants);
+        let range = |block, count| at(block) as usize..at(block) as usize + count * BLOCK_LEN;
+        let own = queues..queues + TABLE_LEN;
+        assert_eq!(writable(&view), [own.clone(), range(0, 1), range(2, 2)]);
+        let blocks = view.fill(&open, &bytes).unwrap();
+        assert_eq!(blocks.iter().map(|block| block.len).collect::<Vec<_>>(), [65536, 65536, 7]);
+        assert_eq!(writable(&view), [own.clone()], "no block after it was filled");
+        let mut dest = vec![0; bytes.len()];
+        for (block, piece) in blocks.iter().zip(dest.chunks_mut(BLOCK_LEN)) {
+            let from = view.mapping.at(block.offset as usize, piece.len());
+            // SAFETY: in bounds, and nobody writes to it.
+            unsafe { std::ptr::copy_nonoverlapping(from, piece.as_mut_ptr(), piece.len()) };
+        }
+        assert!(dest == bytes);
+    }
+
+    #[test]
+    fn grants_are_made_writable_together_and_closed_one_by_one() {
+        let (_node, view, layout) = arena();
+        let range = |first, last| {
+            let at = |block| layout.block_offset(block).unwrap() as usize;
+            vec![at(first)..at(last) + BLOCK_LEN]
+        };
+        let open = || writable(&view)[1..].to_vec();
+        let grant =
+            |block| BlockGrant { offset: layout.block_offset(block).unwrap(), generation: 1 };
+        let pool = GrantPool::default();
+        assert!(pool.take(&view, 1).is_none() && pool.is_empty());
+        pool.add([3, 1, 2].map(grant));
+        assert!(pool.take(&view, 4).is_none() && open().is_empty(), "nothing is opened in vain");
+        let first = pool.take(&view, 1).unwrap();
+        assert_eq!((open(), pool.len()), (range(1, 3), 2));
+        assert_eq!(view.fill(&first, &[7; 10]).unwrap()[0].offset, grant(1).offset);
+        assert_eq!(open(), range(2, 3));
+        pool.add([grant(0)]);
+        let next = pool.take(&view, 2).unwrap();
+        assert_eq!(open(), range(2, 3), "there were enough");
+        assert!(view.fill(&next, &vec![0; 2 * BLOCK_LEN + 1]).is_none());
+        assert_eq!(view.fill(&next, &vec![8; 2 * BLOCK_LEN]).unwrap().len(), 2);
+        assert_eq!(open(), []);
+        // One that lies outside is never taken.
+        pool.add([BlockGrant { offset: layout.total_len(), generation: 1 }]);
+        assert!(pool.take(&view, 2).is_none());
+        assert_eq!(BlockGrant::from(pool.take(&view, 1).unwrap()[0]), grant(0));
     }
 
     #[test]
@@ -301,10 +420,9 @@ pub(super) mod tests {
             assert!(!view.copy_out(&BlockRef { offset, len, generation }, &mut dest), "{offset}");
         }
         assert!(!view.copy_out(&BlockRef { offset, len: 10, generation: 0 }, &mut dest[..9]));
-        let grant = BlockGrant { offset: layout.total_len(), generation: 0 };
-        assert!(view.copy_in(&grant, &[1]).is_none());
-        let grant = BlockGrant { offset, generation: 0 };
-        assert!(view.copy_in(&grant, &vec![0; BLOCK_LEN + 1]).is_none());
+        for offset in [layout.total_len(), offset + 1, 0, u64::MAX - BLOCK_LEN as u64 + 1] {
+            assert!(!view.open_blocks(&[BlockGrant { offset, generation: 0 }]), "{offset}");
+        }
     }
 
     #[test]

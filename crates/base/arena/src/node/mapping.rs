@@ -26,12 +26,11 @@ unsafe impl Send for ArenaMapping {}
 unsafe impl Sync for ArenaMapping {}
 
 impl ArenaMapping {
-    /// Makes the file, maps it and writes its header. Reserved huge pages are used if the machine has enough of them.
+    /// Makes the file, maps it and writes its header. The file has small pages, also where the
+    /// machine has reserved huge ones: a client makes single blocks writable.
     pub(super) fn create(layout: &ArenaLayout) -> Result<Self> {
         let len = layout.total_len();
-        let huge = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
-        let mapping = Self::map(len, huge)
-            .or_else(|_| Self::map(len, MemfdFlags::empty()))
+        let mapping = Self::map(len)
             .map_err(|errno| Error::io(format_args!("map an arena of {len} B"), errno))?;
         let header = layout.header();
         // SAFETY: the header lies at the start of the mapping, which is longer, and nobody else has the mapping yet.
@@ -39,8 +38,8 @@ impl ArenaMapping {
         Ok(mapping)
     }
 
-    fn map(len: u64, flags: MemfdFlags) -> Result<Self, Errno> {
-        let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    fn map(len: u64) -> Result<Self, Errno> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = memfd_create("samite-arena", flags)?;
         ftruncate(&fd, len)?;
         // A client that cut the file would make the node fault.

@@ -6,6 +6,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use samite_arena::{BlockGrant, GrantPool};
 use samite_placement::ClusterMap;
 use samite_testkit::{LocalCluster, LocalOptions};
 use samite_transport::client::{NodeLink, OutgoingRequest};
@@ -19,7 +20,6 @@ use samite_wire::control::{
     self, BackendSpec, ControlReply, ControlRequest, DatasetSpec, MEMORY_BACKEND, ReadsKind,
 };
 use samite_wire::frame::FrameKind;
-use samite_wire::limits::BLOCK_LEN;
 use samite_wire::op::{
     ActionResult, BlockRef, Operation, OperationOutcome, OperationReply, RequestEncoder,
     RequestHeader, ValueData,
@@ -205,9 +205,10 @@ impl Raw {
     /// Copies `value` into granted blocks.
     pub fn fill(&self, granted: &[(u64, u32)], value: &[u8]) -> ValueData<'static> {
         let arena = self.link.arena().unwrap();
-        let pieces = value.chunks(BLOCK_LEN).zip(granted);
-        let blocks = pieces.map(|(piece, block)| arena.copy_in(&(*block).into(), piece).unwrap());
-        ValueData::Blocks(blocks.collect())
+        let pool = GrantPool::default();
+        pool.add(granted.iter().map(|block| BlockGrant::from(*block)));
+        let blocks = pool.take(arena, granted.len()).unwrap();
+        ValueData::Blocks(arena.fill(&blocks, value).unwrap().into_iter().collect())
     }
 
     /// A partition of this node whose shard is `shard` of `shards`.
