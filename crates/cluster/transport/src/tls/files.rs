@@ -1,7 +1,6 @@
 //! Certificates of a site's own, from PEM files.
 
 use std::fmt;
-use std::sync::Arc;
 
 use rustls::ConfigBuilder;
 use rustls::ServerConfig;
