@@ -117,7 +117,7 @@ impl NodePeer {
         deadline: Deadline,
     ) -> Result<Arc<NodeLink>> {
         if let Some(link) = self.live_link() {
-            self.renew_ticket(&link, who);
+            self.renew_ticket(&link, || who.credential);
             return Ok(link);
         }
         // One thread connects; the others wait for it.
@@ -144,7 +144,11 @@ impl NodePeer {
 
     /// If it is time for that, one thread renews the ticket by which `link` was made; if it
     /// cannot be renewed, it counts until it ends.
-    fn renew_ticket(&self, link: &NodeLink, who: &ClientCredentials<'_>) {
+    pub(crate) fn renew_ticket<'c>(
+        &self,
+        link: &NodeLink,
+        credential: impl FnOnce() -> &'c CredentialSlot,
+    ) {
         let due = self.renew_at_ns.load(Ordering::Relaxed);
         if due == u64::MAX || SystemClock.monotonic() < Duration::from_nanos(due) {
             return;
@@ -152,8 +156,9 @@ impl NodePeer {
         let claimed =
             self.renew_at_ns.compare_exchange(due, u64::MAX, Ordering::Relaxed, Ordering::Relaxed);
         if claimed.is_ok() {
-            who.credential.renew(link);
-            self.renew_at_ns.store(who.credential.renewal_due_ns(), Ordering::Relaxed);
+            let credential = credential();
+            credential.renew(link);
+            self.renew_at_ns.store(credential.renewal_due_ns(), Ordering::Relaxed);
         }
     }
 

@@ -39,7 +39,8 @@ impl Credential {
         }
     }
 
-    /// The same, for a cluster whose nodes show TLS certificates that these authorities have signed.
+    /// The same, for a cluster whose nodes show TLS certificates that these authorities have
+    /// signed.
     #[must_use]
     pub fn with_authorities(&self, authorities: TlsAuthorities) -> Self {
         match self {

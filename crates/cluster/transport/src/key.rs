@@ -44,7 +44,8 @@ impl ClusterKey {
         self.number
     }
 
-    /// The same key, for a cluster whose nodes show TLS certificates that these authorities have signed.
+    /// The same key, for a cluster whose nodes show TLS certificates that these authorities have
+    /// signed.
     #[must_use]
     pub fn with_authorities(self, authorities: TlsAuthorities) -> Self {
         Self { authorities: Some(authorities), ..self }
@@ -99,7 +100,8 @@ impl ClusterKey {
         SigningPair::from_seed(self.derive(b"samite node key pair v1"))
     }
 
-    /// Public key of the pair that the cluster's nodes have in common, which a ticket's holder is given.
+    /// Public key of the pair that the cluster's nodes have in common, which a ticket's holder is
+    /// given.
     #[must_use]
     pub fn node_public_key(&self) -> [u8; 32] {
         self.node_pair().public_key()

@@ -18,7 +18,8 @@ pub struct UserTicket {
 }
 
 impl UserTicket {
-    /// The ticket of these bytes, with its private key, and the public key of the nodes that take it.
+    /// The ticket of these bytes, with its private key, and the public key of the nodes that take
+    /// it.
     ///
     /// # Errors
     /// `Corrupt`: no ticket. `Invalid`: the private key is another ticket's.
@@ -31,7 +32,8 @@ impl UserTicket {
         Ok(Self { bytes, claims, pair, node_key, authorities: None })
     }
 
-    /// The same ticket, for a cluster whose nodes show TLS certificates that these authorities have signed.
+    /// The same ticket, for a cluster whose nodes show TLS certificates that these authorities
+    /// have signed.
     #[must_use]
     pub fn with_authorities(self, authorities: TlsAuthorities) -> Self {
         Self { authorities: Some(authorities), ..self }

@@ -178,6 +178,7 @@ fn the_key_changes_while_the_store_serves() {
     assert!(said.contains("signed by cluster key 1, which does not count here"), "{said}");
     assert_eq!(owner.ok(["kv", "get", "greeting"]), "hello");
     // A node that starts again goes by the new key, and so does a new ticket.
+    owner.ok(["fault", "kill", "1"]);
     owner.ok(["node", "restart", "1"]);
     owner.ok(["dataset", "ls"]);
     std::fs::remove_dir_all(user.runtime()).unwrap();

@@ -11,7 +11,8 @@ use samite_types::{Error, ErrorKind, NodeId, Result};
 use crate::cluster_record::ClusterRecord;
 use crate::io_context::SystemContext as _;
 
-/// Changes the cluster key at all nodes of `map`, in the directory of the cluster, and in the record
+/// Changes the cluster key at all nodes of `map`, in the directory of the cluster, and in the
+/// record
 /// of a durable store; or ends a change that was cut off. Returns the number of the new key. With
 /// `keeps_before`, the key before counts still; the next call drops it.
 ///

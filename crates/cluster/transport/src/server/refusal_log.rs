@@ -17,7 +17,8 @@ type Refusal = (Option<u32>, String);
 pub struct RefusalLog(Mutex<HashMap<Refusal, Duration>>);
 
 impl RefusalLog {
-    /// Whether this refusal, at `now` on the monotonic clock, is the first of its kind for a minute.
+    /// Whether this refusal, at `now` on the monotonic clock, is the first of its kind for a
+    /// minute.
     pub(super) fn is_first(&self, uid: Option<u32>, words: &str, now: Duration) -> bool {
         let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_recent = |since: &Duration| now.saturating_sub(*since) < QUIET;
