@@ -22,6 +22,8 @@ use crate::output::CommandOutput;
 
 /// How long another command that works on the cluster is waited for.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time in which it is seen of a process that it was killed.
+const BEGINS_WITHIN: Duration = Duration::from_millis(300);
 /// How long a killed process of a node is waited for.
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
 /// Between two looks at the cluster map.
@@ -206,7 +208,8 @@ fn restart(
 /// takes it apart for a while, the longer the more memory it had.
 fn wait_for_end(file: &ClusterFile, node: NodeId) -> Result<(), CommandFailure> {
     let Some(process) = living(entry(file, node)?) else { return Ok(()) };
-    if process.is_dying() && process.wait(ENDS_WITHIN) {
+    // For a moment the kernel has taken the signal and not begun: then nothing tells.
+    if process.wait(BEGINS_WITHIN) || process.is_dying() && process.wait(ENDS_WITHIN) {
         return Ok(());
     }
     let state = if process.is_dying() { "was killed and has not ended yet" } else { "lives" };
