@@ -41,13 +41,10 @@ impl ShardService {
             ControlRequest::Copy { dataset, partition } => {
                 Ok(self.copy_asked(to, (dataset, partition)))
             }
-            ControlRequest::Status => Ok(Some(ControlReply::Status(self.shared.status()))),
-            ControlRequest::Metrics => Ok(Some(ControlReply::Metrics(self.shared.node_metrics()))),
-            ControlRequest::Clients => {
-                let clients = lock(&self.shared.presence).some(CLIENTS_TOLD_MAX);
-                Ok(Some(ControlReply::Clients(clients)))
-            }
-            ControlRequest::Setup => Ok(Some(ControlReply::Setup(self.shared.setup.clone()))),
+            ControlRequest::Status
+            | ControlRequest::Metrics
+            | ControlRequest::Clients
+            | ControlRequest::Setup => self.tell(&asked).map(Some),
             ControlRequest::Scrub { .. } if !is_trusted(peer) => {
                 Err(denied(peer, format_args!("have {} scrubbed", self.shared.node)))
             }
@@ -56,11 +53,7 @@ impl ShardService {
             ControlRequest::Shutdown if !is_trusted(peer) => {
                 Err(denied(peer, format_args!("stop {}", self.shared.node)))
             }
-            ControlRequest::Shutdown => {
-                tracing::info!("asked to shut down");
-                self.shared.notice(NodeNotice::ShutdownAsked);
-                Ok(Some(ControlReply::Ok))
-            }
+            ControlRequest::Shutdown => Ok(Some(self.shutdown_asked())),
             ControlRequest::Watch { node, known } => self.watch(to, node, known, out),
             ControlRequest::Revocations { done } => {
                 Ok(self.revocations(to, peer.client, done, out))
@@ -96,6 +89,26 @@ impl ShardService {
             Ok(None) => {}
             Err(error) => self.send_control(to, &refused(&error), out),
         }
+    }
+
+    /// Answers about the node itself.
+    fn tell(&self, asked: &ControlRequest) -> Result<ControlReply> {
+        let shared = &self.shared;
+        Ok(match asked {
+            ControlRequest::Status => ControlReply::Status(shared.status()),
+            ControlRequest::Metrics => ControlReply::Metrics(shared.node_metrics()),
+            ControlRequest::Setup => ControlReply::Setup(shared.setup.clone()),
+            ControlRequest::Clients => {
+                ControlReply::Clients(lock(&shared.presence).some(CLIENTS_TOLD_MAX))
+            }
+            _ => return Err(ErrorKind::Internal.into()),
+        })
+    }
+
+    fn shutdown_asked(&self) -> ControlReply {
+        tracing::info!("asked to shut down");
+        self.shared.notice(NodeNotice::ShutdownAsked);
+        ControlReply::Ok
     }
 
     fn count_control(&self, asked: &ControlRequest) {
