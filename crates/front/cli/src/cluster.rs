@@ -120,8 +120,8 @@ fn job() -> Option<String> {
 }
 
 fn job_name(env: impl Fn(&str) -> Option<String>) -> Option<String> {
-    let ids = ["SLURM_JOB_ID", "PBS_JOBID"].into_iter().filter_map(env);
-    let id = ids.filter(|id| !id.is_empty()).next()?;
+    let mut ids = ["SLURM_JOB_ID", "PBS_JOBID"].into_iter().filter_map(env);
+    let id = ids.find(|id| !id.is_empty())?;
     // Jobs of PBS are called `123[4].server.domain`.
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
     Some(format!("job-{}", id.chars().map(plain).take(60).collect::<String>()))

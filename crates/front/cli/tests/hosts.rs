@@ -86,6 +86,13 @@ fn assert_all_by(transport: &str, links: &[(String, u64)]) {
 
 const KEY: [u8; 32] = *b"a key for hosts in namespaces ..";
 
+/// The arguments of a node of two, with the only coordinator on `a`.
+fn node_of_two<'a>(number: &'a str, listen: &'a str) -> Vec<&'a str> {
+    let rest = "--nodes 2 --memory 64M --coordinator tcp://a:7001 --key-file /tmp/key";
+    let own = ["node", "--node", number, "--listen", listen];
+    pair(&[&own[..], &rest.split(' ').collect::<Vec<_>>()].concat())
+}
+
 #[test]
 fn two_hosts_by_hand_are_one_store_for_three() {
     let Some(all) = hosts(&["a", "b", "c"]) else { return };
@@ -95,29 +102,10 @@ fn two_hosts_by_hand_are_one_store_for_three() {
         host.write("/tmp/key", &KEY);
     }
     let with_key: Vec<String> = all.iter().map(TestHost::traces).collect();
-    let node = |number: &'static str, listen: &'static str| {
-        vec![
-            "node",
-            "--node",
-            number,
-            "--nodes",
-            "2",
-            "--memory",
-            "64M",
-            "--listen",
-            listen,
-            "--coordinator",
-            "tcp://a:7001",
-            "--key-file",
-            "/tmp/key",
-            "--name",
-            "pair",
-        ]
-    };
     // Each says what it waits for.
-    let mut second = HostProcess::start(b, &node("1", "b:7001"));
+    let mut second = HostProcess::start(b, &node_of_two("1", "b:7001"));
     second.says(&["n1: no coordinator answers at tcp://a:7001", "tries"]);
-    let mut first = HostProcess::start(a, &node("0", "a"));
+    let mut first = HostProcess::start(a, &node_of_two("0", "a"));
     first.says(&["serving"]);
     second.says(&["serving"]);
     // On each host the commands know the whole.
@@ -127,13 +115,13 @@ fn two_hosts_by_hand_are_one_store_for_three() {
     a.ok(pair(&["kv", "put", "color", "red"]));
     assert_eq!(b.ok(pair(&["kv", "get", "color"])), "red");
     a.ok(pair(&["run", "--", "sh", "-c", "seq 100000 > /samite/numbers"]));
-    let sum = "cksum < /samite/numbers";
+    let sum = pair(&["run", "--", "sh", "-c", "cksum < /samite/numbers"]);
     let expected = a.shell("seq 100000 | cksum");
-    assert_eq!(b.ok(pair(&["run", "--", "sh", "-c", sum])), expected);
+    assert_eq!(b.ok(&sum), expected);
     // A third host.
     let said = c.ok(["attach", "tcp://b:1,tcp://b:7001", "--key-file", "/tmp/key"]);
     assert!(said.starts_with("cluster pair: 2 nodes on a, b\n"), "{said}");
-    assert_eq!(c.ok(pair(&["run", "--", "sh", "-c", sum])), expected);
+    assert_eq!(c.ok(&sum), expected);
     assert_eq!(c.ok(pair(&["kv", "get", "color"])), "red");
     assert!(c.ok(pair(&["status"])).contains(" on b\n"));
     // Links between hosts: of the nodes, and of a program on a that uses both.

@@ -18,6 +18,9 @@ const RUNTIME_DIR: &str = "/run/samite";
 const BINARY_DIR: &str = "/run/bin";
 /// Where each has this machine's `/proc`, which leads to the namespaces of the others.
 const MACHINE_DIR: &str = "/run/machine";
+/// What tells of the job that the tests may run in.
+const JOB_VARIABLES: [&str; 4] =
+    ["SLURM_JOB_ID", "SLURM_JOB_NODELIST", "PBS_JOBID", "PBS_NODEFILE"];
 /// The launcher that [`TestHosts::write_launcher`] writes.
 pub const LAUNCHER: &str = "/tmp/launch";
 /// Makes the calling process the first of a host, without the file systems of programs that are
@@ -212,6 +215,9 @@ impl TestHost {
         command.env("PATH", format!("{BINARY_DIR}:{path}"));
         command.env(ENV_RUNTIME_DIR, RUNTIME_DIR);
         for name in [ENV_CLUSTER, ENV_TRANSPORT, "LD_PRELOAD", "SAMITE_PRELOAD"] {
+            command.env_remove(name);
+        }
+        for name in JOB_VARIABLES {
             command.env_remove(name);
         }
         command

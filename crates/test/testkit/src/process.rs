@@ -78,6 +78,8 @@ impl ProcessCluster {
         let mut command = Command::new(&self.binary);
         command.args(args);
         command.env(ENV_RUNTIME_DIR, self.runtime_path()).env_remove(ENV_CLUSTER);
+        // In a job its name would be the cluster's.
+        command.env_remove("SLURM_JOB_ID").env_remove("PBS_JOBID");
         command
     }
 

@@ -51,6 +51,10 @@ impl Samite {
         for name in ["SAMITE_CLUSTER", "SAMITE_PRELOAD", "SAMITE_TRANSPORT", "LD_PRELOAD"] {
             command.env_remove(name);
         }
+        // The job that the tests may run in.
+        for name in ["SLURM_JOB_ID", "SLURM_JOB_NODELIST", "PBS_JOBID", "PBS_NODEFILE"] {
+            command.env_remove(name);
+        }
         command
     }
 

@@ -48,26 +48,14 @@ impl ShardService {
             ControlRequest::Copy { dataset, partition } => {
                 Ok(self.copy_asked(to, (dataset, partition)))
             }
-            ControlRequest::Status => Ok(Some(ControlReply::Status(self.shared.status()))),
-            ControlRequest::Metrics => Ok(Some(ControlReply::Metrics(self.shared.node_metrics()))),
-            ControlRequest::Events { after } => {
-                let (incarnation, events) =
-                    (self.shared.incarnation, self.shared.events.since(after));
-                Ok(Some(ControlReply::Events(NodeEvents { incarnation, events })))
-            }
-            ControlRequest::ReadLog { .. } | ControlRequest::SetLogFilter { .. }
-                if !is_trusted(peer) =>
-            {
-                Err(denied(peer, format_args!("have the log of {}", self.shared.node)))
-            }
+            ControlRequest::Status
+            | ControlRequest::Metrics
+            | ControlRequest::Events { .. }
+            | ControlRequest::Clients
+            | ControlRequest::Setup => self.tell(&asked).map(Some),
             request @ (ControlRequest::ReadLog { .. } | ControlRequest::SetLogFilter { .. }) => {
-                self.shared.work(WorkerJob::Log { request, to }).map(|()| None)
+                self.log_asked(peer, to, request).map(|()| None)
             }
-            ControlRequest::Clients => {
-                let clients = lock(&self.shared.presence).some(CLIENTS_TOLD_MAX);
-                Ok(Some(ControlReply::Clients(clients)))
-            }
-            ControlRequest::Setup => Ok(Some(ControlReply::Setup(self.shared.setup.clone()))),
             ControlRequest::Scrub { .. } if !is_trusted(peer) => {
                 Err(denied(peer, format_args!("have {} scrubbed", self.shared.node)))
             }
@@ -76,11 +64,7 @@ impl ShardService {
             ControlRequest::Shutdown if !is_trusted(peer) => {
                 Err(denied(peer, format_args!("stop {}", self.shared.node)))
             }
-            ControlRequest::Shutdown => {
-                tracing::info!("asked to shut down");
-                self.shared.notice(NodeNotice::ShutdownAsked);
-                Ok(Some(ControlReply::Ok))
-            }
+            ControlRequest::Shutdown => Ok(Some(self.shutdown_asked())),
             ControlRequest::Watch { node, known } => {
                 membership_permitted(peer, &asked).and_then(|()| self.watch(to, node, known, out))
             }
@@ -128,6 +112,38 @@ impl ShardService {
             Ok(None) => {}
             Err(error) => self.send_control(to, &refused(&error), out),
         }
+    }
+
+    /// Answers about the node itself.
+    fn tell(&self, asked: &ControlRequest) -> Result<ControlReply> {
+        let shared = &self.shared;
+        Ok(match asked {
+            ControlRequest::Status => ControlReply::Status(shared.status()),
+            ControlRequest::Metrics => ControlReply::Metrics(shared.node_metrics()),
+            ControlRequest::Setup => ControlReply::Setup(shared.setup.clone()),
+            ControlRequest::Events { after } => {
+                let (incarnation, events) = (shared.incarnation, shared.events.since(*after));
+                ControlReply::Events(NodeEvents { incarnation, events })
+            }
+            ControlRequest::Clients => {
+                ControlReply::Clients(lock(&shared.presence).some(CLIENTS_TOLD_MAX))
+            }
+            _ => return Err(ErrorKind::Internal.into()),
+        })
+    }
+
+    /// The log of this process, for those who may have it: the worker reads it.
+    fn log_asked(&self, peer: &ConnectionPeer, to: ReplyTo, request: ControlRequest) -> Result<()> {
+        if !is_trusted(peer) {
+            return Err(denied(peer, format_args!("have the log of {}", self.shared.node)));
+        }
+        self.shared.work(WorkerJob::Log { request, to })
+    }
+
+    fn shutdown_asked(&self) -> ControlReply {
+        tracing::info!("asked to shut down");
+        self.shared.notice(NodeNotice::ShutdownAsked);
+        ControlReply::Ok
     }
 
     fn count_control(&self, asked: &ControlRequest) {

@@ -142,7 +142,7 @@ pub fn run(args: &ServeArgs, target: &ClusterTarget) -> Result<(), CommandFailur
     let config = config(args, &dir, (listen, takes_tls), log)?;
     let life = NodeLife::begin(&dir, node);
     let setup = setup(args, &config);
-    let here = is_by_hand.then(|| HostDescription { dir: &dir, setup });
+    let here = is_by_hand.then_some(HostDescription { dir: &dir, setup });
     let mut is_cleared = false;
     let mut on_event = |event: NodeEvent| match event {
         NodeEvent::Listening { addresses } => {

@@ -127,7 +127,7 @@ pub fn run(
         CommandFailure::new(failure.code, words)
     })?;
     for words in nodes.left_out() {
-        complain(&format!("left out: {words}"));
+        complain(format!("left out: {words}"));
     }
     let setup = nodes.setup().clone();
     nodes.keep();
