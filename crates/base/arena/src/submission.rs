@@ -392,8 +392,8 @@ mod tests {
 
     #[test]
     fn parts_of_a_table_lie_side_by_side() {
-        assert!(OPEN_OFFSET + 8 <= SOLE_CLIENT_OFFSET);
-        assert!(SOLE_CLIENT_OFFSET + 8 <= NODE_CORE_OFFSET);
+        const { assert!(OPEN_OFFSET + 8 <= SOLE_CLIENT_OFFSET) };
+        const { assert!(SOLE_CLIENT_OFFSET + 8 <= NODE_CORE_OFFSET) };
         assert!(NODE_CORE_OFFSET + 4 <= node_lock_offset(0));
         assert_eq!(node_lock_offset(0) % 64, 0);
         assert!(node_lock_offset(NODE_LOCKS - 1) + 4 <= queue_offset(0));
