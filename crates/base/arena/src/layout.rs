@@ -14,10 +14,10 @@
 //! generation at which it was made, copies, then compares the generation again (acquire fence
 //! between the two): the same number means that the copy is whole.
 //!
-//! **Access.** A client maps the arena for reading. Only the submission queues are writable, and a
-//! block that is granted to it while it fills it: so a stray pointer of a program reaches nothing
-//! that others rely on. The two sides are processes of one user: this is no protection from a
-//! program that means harm.
+//! **Access.** A client maps the arena for reading. Writable are its own submission queues, and
+//! blocks that are granted to it until it hands them in: so a stray pointer of a program reaches
+//! nothing that others rely on. The two sides are processes of one user: this is no protection from
+//! a program that means harm.
 //!
 //! A node takes no length or offset from this memory: it has its own copy.
 
@@ -34,12 +34,12 @@ use crate::submission;
 /// First bytes of an arena.
 pub const MAGIC: [u8; 8] = *b"SMTarena";
 /// Version of this layout.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 /// Most shards of a node.
 pub const SHARDS_MAX: usize = 64;
 /// Where the generation table begins, in bytes.
 pub const GENERATIONS_OFFSET: usize = 4096;
-/// Submission queues have pages of their own: clients can write to those, and to nothing beside
+/// Each submission queue has pages of its own: its client can write to those, and to nothing beside
 /// them.
 const PAGE_LEN: u64 = 4096;
 const _: () = assert!((submission::TABLE_LEN as u64).is_multiple_of(PAGE_LEN));

@@ -53,6 +53,9 @@ pub const NAME_SPACE_OFFSET: usize = 256;
 /// `CLOCK_MONOTONIC`, [`VALID_ALWAYS`] for no end. Readers read the clock after they have copied a
 /// slot.
 pub const VALID_OFFSET: usize = 384;
+/// Offset of the bits, a `u64`, of the [submission queues](crate::submission) that have an owner:
+/// the same in all parts. Changed by the node alone.
+pub const OWNED_OFFSET: usize = 512;
 /// The time of a node whose records nobody else can take over.
 pub const VALID_ALWAYS: u64 = u64::MAX;
 /// Words of a bucket.

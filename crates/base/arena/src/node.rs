@@ -14,6 +14,7 @@ mod extent;
 mod lookup_table;
 mod mapping;
 mod populate;
+mod queue_owners;
 mod slab;
 mod submission_queues;
 
@@ -28,7 +29,6 @@ use samite_wire::limits::BLOCK_LEN;
 
 use crate::layout::ArenaLayout;
 use crate::lookup::{ALIVE_OFFSET, RecordId, VALID_ALWAYS};
-use crate::submission::{QUEUE_SLOT_LEN, TABLE_SLOTS};
 
 pub use extent::{ArenaExtent, ExtentChange};
 use lookup_table::LookupTable;
@@ -40,9 +40,6 @@ use submission_queues::{LockConflict, SubmissionQueues};
 
 /// Bytes charged for a block.
 pub const BLOCK_CHARGE: u64 = BLOCK_LEN as u64;
-
-/// Bytes that the changes in all slots of a shard's submission queues take at most, about.
-const SUBMISSIONS_CHARGE: u64 = (TABLE_SLOTS * 2 * QUEUE_SLOT_LEN) as u64;
 
 /// Least capacity of an arena, in bytes.
 pub const CAPACITY_MIN: u64 = 1 << 20;
@@ -77,7 +74,7 @@ pub struct ExclusiveLock(LockConflict);
 
 impl ExclusiveLock {
     /// Whether the whole table was closed for it, which is to be [opened](Arena::set_queue_access)
-    /// when the record is changed: the record lock word changed hands too often to be locked.
+    /// when the record is changed: there are not enough node locks.
     #[must_use]
     pub fn has_closed(&self) -> bool {
         self.0 == LockConflict::Table
@@ -178,9 +175,7 @@ impl Arena {
     /// Prefetch: a record will be locked for exclusive change, and retracted or published, a few
     /// look-ups later.
     pub fn expect(&self, id: &RecordId<'_>) {
-        let (part, hash) = (self.layout.lookup_part(id.partition), id.hash());
-        self.lookup_table.expect(part, hash);
-        self.submission_queues.expect_lock(part, hash);
+        self.lookup_table.expect(self.layout.lookup_part(id.partition), id.hash());
     }
 
     /// The same, after that and before other work.
@@ -260,10 +255,10 @@ impl Arena {
         self.submission_queues.done(u32::from(shard.get()), entry);
     }
 
-    /// A record of a shard is about to be changed: locks its record lock word for exclusive change,
-    /// so that no client submits changes of it until [`Arena::unlock_exclusive`]. `visit` is given
-    /// the entry that was submitted before: it is to be carried out first, as those of
-    /// [`Arena::take_submissions`]. Returns what to unlock.
+    /// A record of a shard is about to be changed: locks it, so that no client submits changes of
+    /// it until [`Arena::unlock_exclusive`]. `visit` is given the entry that was submitted before:
+    /// it is to be carried out first, as those of [`Arena::take_submissions`]. Returns what to
+    /// unlock, before the next operation locks anything.
     pub fn lock_exclusive(
         &self,
         shard: ShardId,
@@ -279,14 +274,23 @@ impl Arena {
 
     /// A record has been changed: clients may submit changes of it again.
     pub fn unlock_exclusive(&self, shard: ShardId, lock: ExclusiveLock) {
-        if let LockConflict::Word(lock_word) = lock.0 {
-            self.submission_queues.unlock_exclusive(u32::from(shard.get()), lock_word);
+        if let LockConflict::Lock(lock) = lock.0 {
+            self.submission_queues.unlock_exclusive(u32::from(shard.get()), lock);
         }
     }
 
-    /// Frees what a client that is gone was about to submit to a shard, where nothing is pending.
-    pub fn drop_poster(&self, shard: ShardId, client: ClientId) {
-        self.submission_queues.drop_client(u32::from(shard.get()), client);
+    /// Gives a submission queue of each shard, the same in all, to a connection of this client;
+    /// `None`: there is none left, and the client asks for all changes.
+    #[must_use]
+    pub fn give_queue(&self, client: ClientId) -> Option<u16> {
+        self.submission_queues.give(client).map(|queue| queue as u16)
+    }
+
+    /// Clears a queue of a shard. To be called once for each shard, when the client can write to it
+    /// no more, as it has closed its connection, and all that was submitted is carried out. Then
+    /// another connection may get it.
+    pub fn clear_queue(&self, shard: ShardId, queue: u16) {
+        self.submission_queues.clear(u32::from(shard.get()), usize::from(queue));
     }
 
     /// Records are published to clients until `until` on the monotonic clock of this host, which is
@@ -352,7 +356,7 @@ impl Arena {
     /// Whether there is room for as much as clients can submit.
     #[must_use]
     pub fn has_submission_room(&self) -> bool {
-        self.quota.free() >= self.layout.shards() as u64 * SUBMISSIONS_CHARGE
+        self.quota.free() >= self.submission_queues.charge()
     }
 
     /// A whole block, which has been charged.

@@ -95,6 +95,8 @@ pub struct RingLayout {
     pub reply_len: u32,
     /// Bytes of the arena; 0 if the node shares none.
     pub arena_len: u64,
+    /// The submission queue in the arena that is the client's own; `None`: there is none left.
+    pub queue: Option<u16>,
 }
 
 /// Why a side ends a connection.

@@ -376,3 +376,33 @@ fn an_unchecked_payload_is_taken_on_one_host_only() {
         }
     }
 }
+
+#[test]
+fn what_a_client_can_write_to_is_not_used_again_before_it_closes_the_connection() {
+    use std::sync::atomic::Ordering::Relaxed;
+    let node = Node::start(quick());
+    let honest = NodeLink::connect(&node.shm, &key(), client(), soon()).unwrap();
+    let other = NodeLink::connect(&node.shm, &key(), client(), soon()).unwrap();
+    // SAFETY: the link holds this descriptor open.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(other.descriptors()[0]) };
+    rustix::io::write(fd, &[0xff; 100]).unwrap();
+    let count = |counter: &std::sync::atomic::AtomicUsize| counter.load(Relaxed);
+    while count(&node.closed) == 0 {
+        works(&honest);
+    }
+    for _ in 0..100 {
+        works(&honest);
+    }
+    assert_eq!(count(&node.released), 0, "it may be alive, and know nothing of it");
+    let request = OutgoingRequest { kind: FrameKind::Request, body: &[0; 50], payload: &[] };
+    assert!(other.call(request, soon(), |_| ()).is_err(), "it hears of it when it asks");
+    drop(other);
+    while count(&node.released) == 0 {
+        works(&honest);
+    }
+    drop(honest);
+    while count(&node.released) < 2 {
+        std::thread::yield_now();
+    }
+    assert_eq!(count(&node.closed), 2, "one that the client closes is released at once");
+}

@@ -81,6 +81,8 @@ pub(crate) enum InboxMessage {
     Control(ReplyTo, ControlReply),
     /// A client is gone for good. At most one for each connection that was closed.
     Gone(ClientId),
+    /// A client can write to this submission queue no more. At most one for each queue.
+    Released(u16),
     /// Messages of another node about this shard's partitions; they take room like tasks.
     Passed(PassedMessages),
     /// The coordinator has answered, with the map of this epoch, a report that a member has missed something. At most one for each report, which wait in a

@@ -19,6 +19,7 @@ mod resync;
 mod scrub;
 mod submissions;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -63,6 +64,8 @@ pub(crate) struct ShardService {
     partitions: OpenPartitions,
     arena: Arc<Arena>,
     grants: BlockGrantTable<ConnId>,
+    /// Submission queues of the connections.
+    queues: HashMap<ConnId, u16>,
     clients: ClientConnections<ConnId>,
     links: LinkCounts<ConnId>,
     lock_connections: LockConnections<ConnId>,
@@ -102,6 +105,7 @@ impl ShardService {
             partitions,
             arena,
             grants,
+            queues: HashMap::new(),
             clients: ClientConnections::default(),
             links: LinkCounts::default(),
             lock_connections: LockConnections::default(),
@@ -254,13 +258,22 @@ impl NodeService for ShardService {
         {
             self.clients.departs(client, now);
         }
-        self.grants.closed(conn);
         self.watchers.closed(conn);
         self.locks_closed(conn);
         self.revocations_closed(conn);
         self.shared.follower_left((self.id, conn));
         let connections = self.metrics().gauge(registry::CONNECTIONS);
         self.metrics().set(registry::CONNECTIONS, connections.saturating_sub(1));
+    }
+
+    fn give_queue(&mut self, conn: ConnId, peer: &ConnectionPeer) -> Option<u16> {
+        let queue = self.arena.give_queue(peer.client)?;
+        self.queues.insert(conn, queue);
+        Some(queue)
+    }
+
+    fn released(&mut self, conn: ConnId) {
+        self.take_back(conn);
     }
 
     fn is_about_faults(&self, header: &CheckedHeader, body: &[u8]) -> bool {

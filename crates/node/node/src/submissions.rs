@@ -11,7 +11,7 @@ use samite_arena::submission::QUEUE_SLOTS;
 use samite_arena::{Arena, ExclusiveLock, LockTurn, QueueAccess, SubmissionEntry};
 use samite_partition::AppliedOutcome;
 use samite_placement::{ClusterMap, shard_of};
-use samite_types::{ClientId, Clock, DatasetId, Epoch, ShardId, SystemClock};
+use samite_types::{Clock, DatasetId, Epoch, ShardId, SystemClock};
 use samite_wire::op::{Action, Guard, Operation, OperationRequest, TouchedRecords};
 use smallvec::SmallVec;
 
@@ -47,11 +47,6 @@ impl ShardSubmissions {
         let (access, open_by) = (QueueAccess::Closed, Epoch(0));
         let map_conditions = (false, false);
         Self { arena, shard, shards, map: None, map_conditions, access, open_by, since_turn: 0 }
-    }
-
-    /// Frees the slots that a client that is gone was about to submit.
-    pub(crate) fn drop_client(&self, client: ClientId) {
-        self.arena.drop_poster(self.shard, client);
     }
 
     /// Epoch of the map that was taken up; 0: none.
@@ -231,16 +226,18 @@ impl ShardSubmissions {
     ) -> u64 {
         let mut operation = Operation::default();
         let contents = entry.contents();
-        let client = contents.map(|contents| contents.label.client);
+        let client = entry.client();
         let header = contents.and_then(|contents| {
             OperationRequest::decode_one(contents.body, contents.payload, &mut operation).ok()
         });
         let is_here = shard_of(operation.partition, self.shards) == self.shard;
+        let is_meant = contents.zip(header.as_ref()).is_some_and(|(contents, header)| {
+            is_submittable(&operation, header.dataset, contents.label.hash)
+        });
         // Without a map the table was never open.
-        let (Some(header), Some(client), Some(map), true) =
-            (header, client, self.map.as_deref(), is_here)
+        let (Some(header), Some(map), true) = (header, self.map.as_deref(), is_here && is_meant)
         else {
-            tracing::error!(shard = %self.shard, ?client, "a client submitted no operation of this shard");
+            tracing::error!(shard = %self.shard, %client, "a client submitted no operation of this shard");
             self.arena.submission_done(self.shard, entry);
             return 0;
         };
@@ -296,6 +293,25 @@ fn forbids_others(operation: &Operation<'_>) -> bool {
         || operation.guards.iter().any(|guard| matches!(guard, Guard::PrefixEmpty(_)))
 }
 
+/// Whether a client may submit an operation about the record of this hash: one of the kinds of
+/// `Dataset::try_complete` in the client.
+fn is_submittable(operation: &Operation<'_>, dataset: DatasetId, hash: u64) -> bool {
+    let Some((first, others)) = operation.actions.split_first() else { return false };
+    let key = match *first {
+        Action::Put { key, .. } | Action::Delete { key } | Action::Detach { key, .. } => key,
+        _ => return false,
+    };
+    let is_allowed = |action: &Action<'_>| match *action {
+        Action::Add { .. } | Action::Max { .. } | Action::Advance { .. } => true,
+        Action::Hold { key: of, .. } | Action::Lease { key: of, .. } => of == key,
+        _ => false,
+    };
+    let partition = operation.partition;
+    others.iter().all(is_allowed)
+        && !forbids_others(operation)
+        && RecordId { dataset, partition, key }.hash() == hash
+}
+
 /// Keys of the records that an operation changes. Clients submit operations on entries of
 /// directories, which no operation removes by a prefix.
 fn changed<'o>(operation: &'o Operation<'_>) -> impl Iterator<Item = &'o [u8]> {
@@ -312,6 +328,30 @@ fn changed<'o>(operation: &'o Operation<'_>) -> impl Iterator<Item = &'o [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_changes_of_the_marked_record_are_carried_out() {
+        let (dataset, partition) = (DatasetId(3), 7.into());
+        let hash = |key| RecordId { dataset, partition, key }.hash();
+        let may = |actions: &[Action<'_>], key| {
+            let operation = Operation::new(partition, actions.iter().cloned());
+            is_submittable(&operation, dataset, hash(key))
+        };
+        let data = || samite_wire::op::ValueData::Inline(b"v");
+        let put = Action::Put { key: b"k", data: data() };
+        let delete = |key| Action::Delete { key };
+        assert!(may(std::slice::from_ref(&put), b"k") && may(&[delete(b"k")], b"k"));
+        assert!(!may(&[delete(b"k")], b"other") && !may(&[], b"k"));
+        assert!(!may(&[Action::DeletePrefix { prefix: b"k", limit: 1 }], b"k"));
+        assert!(!may(&[put.clone(), delete(b"other")], b"k"), "two records");
+        let hold = |key| Action::Hold { key, token: 5 };
+        assert!(may(&[put.clone(), hold(b"k")], b"k") && !may(&[put, hold(b"other")], b"k"));
+        assert!(!is_submittable(
+            &Operation::new(partition, [delete(b"k")]),
+            DatasetId(4),
+            hash(b"k")
+        ));
+    }
 
     #[test]
     fn core_waiters_are_served_however_much_others_submit() {

@@ -1,6 +1,6 @@
 //! A client's side of [early completion](crate::submission).
 
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
 use rustix::thread::futex;
@@ -12,10 +12,9 @@ use zerocopy::IntoBytes;
 use super::view::ArenaView;
 use crate::lookup::RecordId;
 use crate::submission::{
-    LockWord, LockWordState, NODE_CORE_OFFSET, OPEN_OFFSET, QUEUE_SLOTS, QUEUES, QueueWaiter,
-    REFERENCE_OFFSET, REQUEST_LEN_MAX, REQUEST_OFFSET, RawSlotHeader, SOLE_CLIENT_OFFSET,
-    lock_word_of, lock_word_offset, owner_offset, pending_bit, pending_offset, queue_of,
-    queue_offset, slot_offset,
+    CONTENTS_LEN_MAX, HEADER_OFFSET, NODE_CORE_OFFSET, NODE_LOCKS, OPEN_OFFSET, QUEUE_SLOTS,
+    QUEUES, QueueWaiter, REFERENCE_OFFSET, REQUEST_LEN_MAX, RawSlotHeader, SOLE_CLIENT_OFFSET,
+    SlotIndex, SlotState, node_lock_offset, pending_offset, queue_offset, tag_of, waiter_offset,
 };
 
 /// After so many changes that were submitted, a node that sleeps is woken.
@@ -39,42 +38,18 @@ const WAIT: Duration = Duration::from_millis(2);
 /// The slot that a client fills next, and for which user.
 #[derive(Debug)]
 pub(super) struct NextSubmission {
+    /// The queue of the connection; `None`: it has none, and submits nothing.
+    pub(super) queue: Option<usize>,
     /// Counts the slots of its queue.
     next: AtomicUsize,
-    /// How often it has gone to another queue, and at which count it last did.
-    moves: AtomicU32,
-    moved_at: AtomicUsize,
     uid: u32,
 }
 
 impl NextSubmission {
     /// For the user that the node knows for the connection.
-    pub(super) fn new() -> Self {
+    pub(super) fn new(queue: Option<usize>) -> Self {
         let uid = rustix::process::geteuid().as_raw();
-        let (next, moved_at) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { next, moves: AtomicU32::new(0), moved_at, uid }
-    }
-
-    /// The submission queue of this client. Its id is random: so is the queue, and the next one.
-    fn queue(&self, client: u64) -> usize {
-        let moves = self.moves.load(Ordering::Relaxed);
-        client.rotate_right(moves % u64::BITS * QUEUES.ilog2()) as usize % QUEUES
-    }
-
-    /// At `turn` another client was met in the queue: goes to another one, unless it has just come
-    /// to this one. More clients than queues do not change places all the time. Returns whether it
-    /// went.
-    fn change_queue(&self, turn: usize) -> bool {
-        let moved_at = self.moved_at.load(Ordering::Relaxed);
-        let goes = turn.saturating_sub(moved_at) >= QUEUE_SLOTS
-            && self
-                .moved_at
-                .compare_exchange(moved_at, turn, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok();
-        if goes {
-            self.moves.fetch_add(1, Ordering::Relaxed);
-        }
-        goes
+        Self { queue, next: AtomicUsize::new(0), uid }
     }
 }
 
@@ -101,40 +76,31 @@ pub struct SubmittedChange<'p> {
     pub payload: &'p [&'p [u8]],
 }
 
-/// Why no slot was free.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum QueueFull {
-    /// The node is behind with the entries of this client.
-    BySelf,
-    /// Other clients have some.
-    ByOthers,
-}
-
 /// A slot of a queue, which are used in turns.
-const fn slot_at(queue: usize, turn: usize) -> usize {
-    queue * QUEUE_SLOTS + turn % QUEUE_SLOTS
+const fn slot_at(queue: usize, turn: usize) -> SlotIndex {
+    SlotIndex { queue, within: turn % QUEUE_SLOTS }
 }
 
 /// A submission-queue entry: the slot in which it was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubmittedEntry {
-    number: u16,
+    within: u16,
 }
 
-/// A slot and perhaps a record lock word, freed when dropped unless they were submitted.
+/// A slot that is claimed, and perhaps marked; freed when dropped unless it was submitted.
 struct ClaimedSlot<'v> {
-    owner: &'v AtomicU64,
-    lock_word: Option<(&'v AtomicU64, LockWord)>,
+    slot: SlotIndex,
+    active: &'v AtomicU64,
+    state: &'v AtomicU64,
+    /// The state as long as the node has not revoked it.
+    word: u64,
 }
 
 impl Drop for ClaimedSlot<'_> {
     fn drop(&mut self) {
-        if let Some((word, lock_word)) = self.lock_word {
-            // If it is not ours any more, the node has taken it.
-            let _ =
-                word.compare_exchange(lock_word.word(), 0, Ordering::Release, Ordering::Relaxed);
-        }
-        self.owner.store(0, Ordering::Release);
+        // The mark first: the next thread that claims the slot sets its own.
+        self.active.fetch_and(!self.slot.bit(), Ordering::Release);
+        self.state.store(0, Ordering::Release);
     }
 }
 
@@ -142,9 +108,32 @@ impl ArenaView {
     /// Whether an entry was submitted that may have changed records of this hash, and that the node
     /// has yet to carry out.
     pub(super) fn is_submitted(&self, part: u32, hash: u64) -> bool {
-        let word =
-            self.queue_word(part, lock_word_offset(lock_word_of(hash))).load(Ordering::Acquire);
-        LockWord::read(word).is_some_and(|lock_word| lock_word.state == LockWordState::Posted)
+        self.find_mark(part, tag_of(hash), |slot| {
+            let word = self.queue_word(part, slot.offset()).load(Ordering::Acquire);
+            SlotState::of(word) == SlotState::Submitted
+        })
+    }
+
+    /// Whether a slot of any queue has a mark for records of this tag, and is one that is `meant`.
+    fn find_mark(&self, part: u32, tag: u32, meant: impl Fn(SlotIndex) -> bool) -> bool {
+        let mut queues = self.owned_queues();
+        while let Some(queue) = take_lowest(&mut queues) {
+            let mut bits = self.queue_word(part, queue_offset(queue)).load(Ordering::SeqCst);
+            while let Some(within) = take_lowest(&mut bits) {
+                let slot = SlotIndex { queue, within };
+                let has = self.queue_flag(part, slot.tag_offset()).load(Ordering::Acquire);
+                if has == tag && meant(slot) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Whether the node changes a record of this tag.
+    fn is_locked(&self, part: u32, tag: u32) -> bool {
+        (0..NODE_LOCKS)
+            .any(|lock| self.queue_flag(part, node_lock_offset(lock)).load(Ordering::SeqCst) == tag)
     }
 
     /// Whether `who` may submit, who serves by this map and may count on delegations.
@@ -194,36 +183,33 @@ impl ArenaView {
         if lens.0 + lens.1 > REQUEST_LEN_MAX || !change.access.allows(self.turn.uid, true) {
             return None;
         }
+        let queue = self.turn.queue?;
         let (hash, part) = (change.record.hash(), self.part_of(change.record.partition));
         self.expect_slot(part, hash);
-        let number = self.take_slot(part, change, call)?;
-        let owner = self.queue_word(part, owner_offset(number));
-        let mut claimed = ClaimedSlot { owner, lock_word: None };
-        let place = lock_word_of(hash);
-        self.label(part, number, &RawSlotHeader::new(change.client, hash, lens));
-        let word = self.queue_word(part, lock_word_offset(place));
-        let lock_word = LockWord::new(change.client, number);
-        let orders = (Ordering::SeqCst, Ordering::Relaxed);
-        if word.compare_exchange(0, lock_word.word(), orders.0, orders.1).is_err() {
-            return None;
-        }
-        claimed.lock_word = Some((word, lock_word));
-        // A node that closes the table, or retracts the record, after what is seen from here on,
-        // sees the claimed lock word.
+        let claimed = self.take_slot(part, (queue, change), call)?;
+        let (slot, tag) = (claimed.slot, tag_of(hash));
+        self.queue_flag(part, slot.tag_offset()).store(tag, Ordering::Relaxed);
+        claimed.active.fetch_or(slot.bit(), Ordering::SeqCst);
+        // A client that marks the record, and a node that locks it, closes the table or retracts
+        // the record, after what is seen from here on, sees the mark.
         fence(Ordering::SeqCst);
-        if !self.is_open_for(part, change) || !is_certain(self) {
+        if self.find_mark(part, tag, |other| other != slot)
+            || self.is_locked(part, tag)
+            || !self.is_open_for(part, change)
+            || !is_certain(self)
+        {
             return None;
         }
-        self.fill_slot(part, number, change);
-        let bits = self.queue_word(part, pending_offset(queue_of(number)));
-        bits.fetch_or(pending_bit(number), Ordering::SeqCst);
-        let submitted = lock_word.in_state(LockWordState::Posted).word();
-        if word.compare_exchange(lock_word.word(), submitted, orders.0, orders.1).is_err() {
+        let submitted = self.fill_slot(part, slot, change, RawSlotHeader::new(hash, lens));
+        let pending = self.queue_word(part, pending_offset(queue));
+        pending.fetch_or(slot.bit(), Ordering::SeqCst);
+        let orders = (Ordering::SeqCst, Ordering::Relaxed);
+        if claimed.state.compare_exchange(claimed.word, submitted, orders.0, orders.1).is_err() {
             return None;
         }
-        // The node frees them.
+        // The node frees it.
         std::mem::forget(claimed);
-        Some(SubmittedEntry { number: number as u16 })
+        Some(SubmittedEntry { within: slot.within as u16 })
     }
 
     /// Ends the open reference of a change that was submitted about a record of this partition.
@@ -235,40 +221,41 @@ impl ArenaView {
         submitted: SubmittedEntry,
         token: u64,
     ) -> bool {
-        let offset = slot_offset(usize::from(submitted.number)) + REFERENCE_OFFSET;
-        let word = self.queue_word(self.part_of(partition), offset);
-        // In a table of another run of the node, or after others have used the slot, there is
-        // another token.
-        token != 0 && word.compare_exchange(token, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        let Some(queue) = self.turn.queue.filter(|_| token != 0) else { return false };
+        let slot = SlotIndex { queue, within: usize::from(submitted.within) };
+        let word = self.queue_word(self.part_of(partition), slot.offset() + REFERENCE_OFFSET);
+        // In a queue of another run of the node, or after the slot was used again, there is another
+        // token.
+        word.compare_exchange(token, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     fn is_open_for(&self, part: u32, change: &SubmittedChange<'_>) -> bool {
         self.is_open(part, change.map_epoch, (change.client, change.takes_delegation))
     }
 
-    /// Takes a slot of the client's queue that nobody has, and waits for one if need be.
-    fn take_slot(&self, part: u32, change: &SubmittedChange<'_>, call: impl Fn()) -> Option<usize> {
-        let client = change.client.get();
+    /// Claims a slot of the client's queue that no thread has, and waits for one if need be.
+    fn take_slot(
+        &self,
+        part: u32,
+        (queue, change): (usize, &SubmittedChange<'_>),
+        call: impl Fn(),
+    ) -> Option<ClaimedSlot<'_>> {
         let turn = self.turn.next.fetch_add(1, Ordering::Relaxed);
         if turn.is_multiple_of(SUBMISSIONS_PER_CALL) {
             call();
         }
-        let mut queue = self.turn.queue(client);
         if turn.is_multiple_of(SUBMISSIONS_PER_TURN) && self.holds_up(part, queue) {
             // Until all that it has submitted is carried out.
             self.await_slot(part, slot_at(queue, turn + QUEUE_SLOTS - 1));
         }
-        let mut tried = self.try_slots(part, client, (queue, turn), turn..turn + SLOTS_TRIED);
-        if tried == Err(QueueFull::ByOthers) && self.turn.change_queue(turn) {
-            queue = self.turn.queue(client);
-            tried = self.try_slots(part, client, (queue, turn), turn..turn + SLOTS_TRIED);
-        }
-        if let Ok(number) = tried {
-            if number % SUBMISSIONS_PER_CALL < turn % SUBMISSIONS_PER_CALL {
+        if let Some(claimed) =
+            self.try_slots(part, change.client, (queue, turn), turn..turn + SLOTS_TRIED)
+        {
+            if claimed.slot.within % SUBMISSIONS_PER_CALL < turn % SUBMISSIONS_PER_CALL {
                 // It has passed over the slot with which a node that sleeps is called.
                 call();
             }
-            return Some(number);
+            return Some(claimed);
         }
         let later = turn + FREE_SLOTS;
         for _ in 0..WAITS {
@@ -277,43 +264,37 @@ impl ArenaView {
             if !self.is_open_for(part, change) {
                 return None;
             }
-            let tried = self.try_slots(part, client, (queue, turn), [turn, later]);
-            if let Ok(number) = tried {
-                return Some(number);
+            if let Some(claimed) = self.try_slots(part, change.client, (queue, turn), [turn, later])
+            {
+                return Some(claimed);
             }
         }
         None
     }
 
-    /// Takes the first slot that nobody has of those at `places` in a queue.
+    /// Claims the first free slot of those at `places` in a queue.
     fn try_slots(
         &self,
         part: u32,
-        client: u64,
+        client: ClientId,
         (queue, turn): (usize, usize),
         places: impl IntoIterator<Item = usize>,
-    ) -> Result<usize, QueueFull> {
-        let mut taken = QueueFull::BySelf;
+    ) -> Option<ClaimedSlot<'_>> {
         for at in places {
-            let number = slot_at(queue, at);
-            let owner = self.queue_word(part, owner_offset(number));
-            match owner.compare_exchange(0, client, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => {
-                    if at != turn {
-                        // The next ones follow this slot: else each of them would try those that
-                        // were taken before it, until nothing is left to be carried out.
-                        self.turn.next.fetch_max(at + 1, Ordering::Relaxed);
-                    }
-                    if taken == QueueFull::ByOthers {
-                        self.turn.change_queue(turn);
-                    }
-                    return Ok(number);
+            let slot = slot_at(queue, at);
+            let state = self.queue_word(part, slot.offset());
+            let word = SlotState::claimed(client, at);
+            if state.compare_exchange(0, word, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                if at != turn {
+                    // The next ones follow this slot: else each of them would try those that were
+                    // taken before it, until nothing is left to be carried out.
+                    self.turn.next.fetch_max(at + 1, Ordering::Relaxed);
                 }
-                Err(other) if other != client => taken = QueueFull::ByOthers,
-                Err(_) => {}
+                let active = self.queue_word(part, queue_offset(queue));
+                return Some(ClaimedSlot { slot, active, state, word });
             }
         }
-        Err(taken)
+        None
     }
 
     /// Whether the node would carry out entries on the core of this thread.
@@ -327,55 +308,63 @@ impl ArenaView {
         let has_pending = |queue: usize| {
             self.queue_word(part, pending_offset(queue)).load(Ordering::Relaxed) != 0
         };
-        self.shares_core(part) && (0..QUEUES).any(|other| other != queue && has_pending(other))
+        let others = self.owned_queues() & !(1 << queue);
+        self.shares_core(part)
+            && (0..QUEUES).any(|other| others >> other & 1 != 0 && has_pending(other))
     }
 
     /// Waits a little until a slot is free.
-    fn await_slot(&self, part: u32, number: usize) {
-        let owner = self.queue_word(part, owner_offset(number));
-        let is_free = || owner.load(Ordering::Acquire) == 0;
+    fn await_slot(&self, part: u32, slot: SlotIndex) {
+        let state = self.queue_word(part, slot.offset());
+        let is_free = || state.load(Ordering::Acquire) == 0;
         if !self.shares_core(part) && poll_for(POLLED, is_free) {
             return;
         }
-        let word = self.queue_flag(part, queue_offset(queue_of(number)));
-        let waits = QueueWaiter { number, core: this_core() as u16 }.word();
+        let word = self.queue_flag(part, waiter_offset(slot.queue));
+        let waits = QueueWaiter { within: slot.within, core: this_core() as u16 }.word();
         word.store(waits, Ordering::SeqCst);
         // The node frees the slot before it looks at the word.
-        if owner.load(Ordering::SeqCst) != 0 {
+        if state.load(Ordering::SeqCst) != 0 {
             // Not private: the node wakes us from its own process. The result is seen at the slot.
             let _ = futex::wait(word, futex::Flags::empty(), waits, Some(&timespec(WAIT)));
         }
-        // Another client of the queue may wait there now.
+        // Another thread may wait there now.
         let _ = word.compare_exchange(waits, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Writes the header of a slot.
-    fn label(&self, part: u32, number: usize, header: &RawSlotHeader) {
-        let dest = self.queue_at(part, slot_offset(number), size_of::<RawSlotHeader>());
-        let source = header.as_bytes();
-        // SAFETY: the slot begins with a header; it is this client's until it is submitted or
-        // freed, and the node checks what it reads of it.
-        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), dest, source.len()) };
+    /// Puts a change into a slot that is claimed. Returns the state of the slot to submit it.
+    fn fill_slot(
+        &self,
+        part: u32,
+        slot: SlotIndex,
+        change: &SubmittedChange<'_>,
+        header: RawSlotHeader,
+    ) -> u64 {
+        let reference = self.queue_word(part, slot.offset() + REFERENCE_OFFSET);
+        reference.store(change.token, Ordering::Relaxed);
+        let mut contents = [0; CONTENTS_LEN_MAX];
+        let mut len = 0;
+        for piece in [header.as_bytes(), change.body].iter().chain(change.payload) {
+            // The caller has checked that there is room.
+            contents[len..len + piece.len()].copy_from_slice(piece);
+            len += piece.len();
+        }
+        let dest = self.queue_at(part, slot.offset() + HEADER_OFFSET, len);
+        // SAFETY: a slot has room for the longest contents; it is this thread's until it is
+        // submitted or freed, and the node uses no copy that it made before.
+        unsafe { std::ptr::copy_nonoverlapping(contents.as_ptr(), dest, len) };
+        SlotState::submitted(change.client, slot, &contents[..len])
     }
+}
 
-    /// Puts a change into a slot.
-    fn fill_slot(&self, part: u32, number: usize, change: &SubmittedChange<'_>) {
-        if change.token != 0 {
-            let word = self.queue_word(part, slot_offset(number) + REFERENCE_OFFSET);
-            word.store(change.token, Ordering::Relaxed);
-        }
-        let start = slot_offset(number) + REQUEST_OFFSET;
-        let mut dest = self.queue_at(part, start, REQUEST_LEN_MAX);
-        for piece in std::iter::once(&change.body).chain(change.payload) {
-            // SAFETY: a slot has room for the longest request, and the caller has checked that this
-            // one is no longer; it is this client's until it is submitted or freed, and the node
-            // uses no copy that it made before.
-            unsafe {
-                std::ptr::copy_nonoverlapping(piece.as_ptr(), dest, piece.len());
-                dest = dest.add(piece.len());
-            }
-        }
+/// Takes the lowest bit away, and says which it was.
+const fn take_lowest(bits: &mut u64) -> Option<usize> {
+    if *bits == 0 {
+        return None;
     }
+    let lowest = bits.trailing_zeros() as usize;
+    *bits &= *bits - 1;
+    Some(lowest)
 }
 
 #[cfg(test)]

@@ -14,11 +14,11 @@ use super::{BlockGrant, WritableBlock};
 use crate::layout::{ArenaLayout, HEADER_LEN};
 use crate::lookup::{
     ALIVE_MASK, ALIVE_OFFSET, BUCKET_LEN, BUCKET_WORDS, GENERATION_OFFSET, HEAD_LEN as SHOWN_LEN,
-    LookupHead, LookupSlot, NAME_SPACE_OFFSET, RecordId, SEQUENCE_OFFSET, SLOT_LEN, VALID_ALWAYS,
-    VALID_OFFSET, indexed_slot, may_know,
+    LookupHead, LookupSlot, NAME_SPACE_OFFSET, OWNED_OFFSET, RecordId, SEQUENCE_OFFSET, SLOT_LEN,
+    VALID_ALWAYS, VALID_OFFSET, indexed_slot, may_know,
 };
 use crate::mapping::{SharedMapping, file_len};
-use crate::submission::{TABLE_LEN, lock_word_of, lock_word_offset};
+use crate::submission::{QUEUE_LEN, QUEUES, queue_offset};
 
 /// Most bytes that are fetched ahead of a copy: the page's address and the first lines, after which
 /// the processor sees by itself what comes next. Fetching all of 4 KiB made copies slower.
@@ -33,8 +33,12 @@ pub struct ArenaView {
 }
 
 impl ArenaView {
-    /// Maps the arena in `fd`.
-    pub fn map(fd: &OwnedFd) -> Result<Self> {
+    /// Maps the arena in `fd`, with the submission queue that the node has given to the connection,
+    /// if it has.
+    ///
+    /// # Errors
+    /// `Corrupt`: it is no arena, or has no such queue; `Io`: the operating system refused.
+    pub fn map(fd: &OwnedFd, queue: Option<u16>) -> Result<Self> {
         let failed = |errno| Error::io("map the node's arena", errno);
         let len = file_len(fd.as_fd()).map_err(failed)?;
         let mapped_len = usize::try_from(len)
@@ -52,11 +56,23 @@ impl ArenaView {
             );
         }
         let layout = ArenaLayout::read(&header, len)?;
-        for part in 0..layout.shards() as u32 {
-            let offset = layout.submissions_offset(part);
-            mapping.set_writable(offset, TABLE_LEN, true).map_err(failed)?;
+        let queue = queue.map(usize::from);
+        if queue.is_some_and(|queue| queue >= QUEUES) {
+            return Err(Error::new(ErrorKind::Corrupt, "the node gave a queue that is not there"));
         }
-        Ok(Self { mapping, layout, turn: NextSubmission::new() })
+        for (part, queue) in (0..layout.shards() as u32).flat_map(|part| Some(part).zip(queue)) {
+            let offset = layout.submissions_offset(part) + queue_offset(queue);
+            mapping.set_writable(offset, QUEUE_LEN, true).map_err(failed)?;
+        }
+        Ok(Self { mapping, layout, turn: NextSubmission::new(queue) })
+    }
+
+    /// Makes all of the arena read-only to this process: the connection is about to be closed, and
+    /// others may get its queue and the blocks that were granted to it. From then on nothing may be
+    /// submitted or filled with this view, and no open reference ended.
+    pub fn give_back(&self) {
+        // It makes one mapping of several, which no limit forbids.
+        let _ = self.mapping.set_writable(0, self.layout.total_len() as usize, false);
     }
 
     /// Copies the bytes that `block` names to the front of `dest`, which is at least that long.
@@ -168,8 +184,8 @@ impl ArenaView {
     }
 
     /// Whether the node has none of these records, for a caller with name-space generation
-    /// `name_space` that has claimed their record lock words, or knows otherwise that they do not
-    /// come into being. `false`: it may have.
+    /// `name_space` that has marked them in its queue, or knows otherwise that they do not come
+    /// into being. `false`: it may have.
     #[must_use]
     pub fn has_none(&self, ids: &[RecordId<'_>], name_space: Epoch) -> bool {
         let is_absent = |id: &RecordId<'_>| {
@@ -183,12 +199,10 @@ impl ArenaView {
         ids.iter().all(is_absent) && self.speaks_for(name_space)
     }
 
-    /// Prefetch: a record's bucket of the look-up table and its lock word will be needed soon.
+    /// Prefetch: a record's bucket of the look-up table will be needed soon.
     pub(super) fn expect(&self, part: u32, hash: u64) {
         let bucket = self.layout.lookup_bucket_offset(part, hash);
         self.mapping.prefetch(bucket, BUCKET_LEN);
-        let claim = self.layout.submissions_offset(part) + lock_word_offset(lock_word_of(hash));
-        self.mapping.prefetch_to_write(claim, size_of::<u64>());
     }
 
     /// Prefetch: a record's slot of the look-up table will be needed next.
@@ -221,6 +235,12 @@ impl ArenaView {
     /// The part of the look-up table, and of the submission queues, for the records of a partition.
     pub(super) const fn part_of(&self, partition: PartitionId) -> u32 {
         self.layout.lookup_part(partition)
+    }
+
+    /// The queues that have an owner, as bits.
+    pub(super) fn owned_queues(&self) -> u64 {
+        let offset = self.layout.lookup_offset() as usize + OWNED_OFFSET;
+        self.mapping.long_word(offset).load(Ordering::SeqCst)
     }
 
     /// A word of a shard's submission queues.
@@ -298,7 +318,7 @@ pub(super) mod tests {
                 HEADER_LEN,
             );
         }
-        (node, ArenaView::map(&file).unwrap(), layout)
+        (node, ArenaView::map(&file, Some(3)).unwrap(), layout)
     }
 
     #[test]
@@ -338,20 +358,20 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn only_submission_queues_are_writable_to_a_client() {
+    fn only_the_own_queue_and_grants_are_writable_to_a_client() {
         let (_node, view, layout) = arena();
-        let queues = layout.submissions_offset(0);
-        assert_eq!(writable(&view), [queues..queues + TABLE_LEN]);
+        let queue = layout.submissions_offset(0) + queue_offset(3);
+        let own = queue..queue + QUEUE_LEN;
+        assert_eq!(writable(&view), std::slice::from_ref(&own));
         let at = |block| layout.block_offset(block).unwrap();
         let grants = [2, 0, 3].map(|block| BlockGrant { offset: at(block), generation: 1 });
         let bytes: Vec<u8> = (0..2 * BLOCK_LEN + 7).map(|at| (at / 3) as u8).collect();
         let open = writable_blocks(&view, &grants);
         let range = |block, count| at(block) as usize..at(block) as usize + count * BLOCK_LEN;
-        let own = queues..queues + TABLE_LEN;
         assert_eq!(writable(&view), [own.clone(), range(0, 1), range(2, 2)]);
         let blocks = view.fill(&open, &bytes).unwrap();
         assert_eq!(blocks.iter().map(|block| block.len).collect::<Vec<_>>(), [65536, 65536, 7]);
-        assert_eq!(writable(&view), [own.clone()], "no block after it was filled");
+        assert_eq!(writable(&view), std::slice::from_ref(&own), "no block after it was filled");
         let mut dest = vec![0; bytes.len()];
         for (block, piece) in blocks.iter().zip(dest.chunks_mut(BLOCK_LEN)) {
             let from = view.mapping.at(block.offset as usize, piece.len());
@@ -359,22 +379,28 @@ pub(super) mod tests {
             unsafe { std::ptr::copy_nonoverlapping(from, piece.as_mut_ptr(), piece.len()) };
         }
         assert!(dest == bytes);
+        view.give_back();
+        assert_eq!(writable(&view), []);
     }
 
     #[test]
     fn grants_are_made_writable_together_and_closed_one_by_one() {
         let (_node, view, layout) = arena();
-        let range = |first, last| {
-            let at = |block| layout.block_offset(block).unwrap() as usize;
-            vec![at(first)..at(last) + BLOCK_LEN]
+        let at = |block| layout.block_offset(block).unwrap() as usize;
+        let range = |first, last| Some(at(first)..at(last) + BLOCK_LEN);
+        // One range behind the queue, if any.
+        let open = || {
+            let mut ranges = writable(&view).into_iter().skip(1);
+            let first = ranges.next();
+            assert_eq!(ranges.next(), None);
+            first
         };
-        let open = || writable(&view)[1..].to_vec();
         let grant =
             |block| BlockGrant { offset: layout.block_offset(block).unwrap(), generation: 1 };
         let pool = GrantPool::default();
         assert!(pool.take(&view, 1).is_none() && pool.is_empty());
         pool.add([3, 1, 2].map(grant));
-        assert!(pool.take(&view, 4).is_none() && open().is_empty(), "nothing is opened in vain");
+        assert!(pool.take(&view, 4).is_none() && open().is_none(), "nothing is opened in vain");
         let first = pool.take(&view, 1).unwrap();
         assert_eq!((open(), pool.len()), (range(1, 3), 2));
         assert_eq!(view.fill(&first, &[7; 10]).unwrap()[0].offset, grant(1).offset);
@@ -384,7 +410,7 @@ pub(super) mod tests {
         assert_eq!(open(), range(2, 3), "there were enough");
         assert!(view.fill(&next, &vec![0; 2 * BLOCK_LEN + 1]).is_none());
         assert_eq!(view.fill(&next, &vec![8; 2 * BLOCK_LEN]).unwrap().len(), 2);
-        assert_eq!(open(), []);
+        assert_eq!(open(), None);
         // One that lies outside is never taken.
         pool.add([BlockGrant { offset: layout.total_len(), generation: 1 }]);
         assert!(pool.take(&view, 2).is_none());
@@ -457,10 +483,23 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn memory_that_is_no_arena_is_refused() {
+    fn memory_that_is_no_arena_and_queues_that_are_not_there_are_refused() {
         let file = memory_file("test-arena", 1 << 20).unwrap();
-        assert_eq!(ArenaView::map(&file).unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(ArenaView::map(&file, None).unwrap_err().kind(), ErrorKind::Corrupt);
+        let (node, _, layout) = arena();
+        let file = memory_file("test-arena", layout.total_len() as usize).unwrap();
+        let header = SharedMapping::new(&file, HEADER_LEN).unwrap();
+        // SAFETY: both are as long as a header.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                node.at(0, HEADER_LEN),
+                header.at(0, HEADER_LEN),
+                HEADER_LEN,
+            );
+        }
+        let astray = ArenaView::map(&file, Some(QUEUES as u16));
+        assert_eq!(astray.unwrap_err().kind(), ErrorKind::Corrupt, "there is no such queue");
         let file = memory_file("test-arena", 8).unwrap();
-        assert_eq!(ArenaView::map(&file).unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(ArenaView::map(&file, None).unwrap_err().kind(), ErrorKind::Corrupt);
     }
 }

@@ -5,7 +5,7 @@
 //! before they are used.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use rustix::thread::futex;
 use samite_types::{ClientId, Epoch};
@@ -13,16 +13,14 @@ use smallvec::SmallVec;
 
 use super::lookup_table::LookupTable;
 use super::mapping::ArenaMapping;
+use super::queue_owners::QueueOwners;
 use crate::layout::ArenaLayout;
 use crate::submission::{
-    LockWord, LockWordState, NODE_CORE_OFFSET, OPEN_OFFSET, QUEUE_SLOT_LEN, QUEUE_SLOTS, QUEUES,
-    QueueWaiter, REFERENCE_OFFSET, REQUEST_OFFSET, RawSlotHeader, SOLE_CLIENT_OFFSET, SlotContents,
-    TABLE_SLOTS, lock_word_of, lock_word_offset, owner_offset, pending_bit, pending_offset,
-    queue_of, queue_offset, slot_offset,
+    CONTENTS_LEN_MAX, HEADER_OFFSET, NODE_CORE_OFFSET, NODE_LOCKS, OPEN_OFFSET, QUEUE_SLOT_LEN,
+    QUEUE_SLOTS, QUEUES, QueueWaiter, REFERENCE_OFFSET, RawSlotHeader, SOLE_CLIENT_OFFSET,
+    SlotContents, SlotIndex, SlotState, node_lock_offset, pending_offset, queue_offset, tag_of,
+    waiter_offset,
 };
-
-/// How often the node tries to lock a record lock word that clients claim and free meanwhile.
-const LOCK_TRIES_MAX: u32 = 64;
 
 /// Bytes of a slot that are mostly used.
 const EXPECTED_LEN: usize = 320;
@@ -35,17 +33,33 @@ const SUBMISSIONS_PER_LOOK: u32 = 8;
 /// meanwhile, and as many again can wait.
 const PENDING_MOST: u32 = QUEUE_SLOTS as u32 / 4;
 
+/// The node lock of the entry that is carried out.
+const OWN_LOCK: usize = 0;
+
 /// The tables, as their node works on them.
 pub(super) struct SubmissionQueues {
     mapping: Arc<ArenaMapping>,
     layout: ArenaLayout,
+    owners: QueueOwners,
     /// The slot of each queue, counted from its first, that comes after the one that was looked at
     /// last. Clients use them in turns, so that is the slot that was filled first, and the one that
     /// a client waits for is soon free.
     next: Box<[AtomicU32]>,
-    /// For each shard, one bit for each queue of which anything was looked at since a client was
-    /// last woken on the core of the shard's thread.
-    looked_at: Box<[AtomicU32]>,
+    shards: Box<[ShardQueues]>,
+}
+
+/// What the node knows of a shard's table.
+#[derive(Default)]
+struct ShardQueues {
+    /// One bit for each queue of which anything was looked at since a client was last woken on the
+    /// core of the shard's thread.
+    looked_at: AtomicU64,
+    /// Clients may not submit.
+    is_closed: AtomicBool,
+    /// And all that was submitted until then is carried out.
+    is_quiet: AtomicBool,
+    /// Node locks in use, without that of the entry that is carried out.
+    locks: AtomicU32,
 }
 
 /// Clients that were woken and wait on the core of this thread.
@@ -73,20 +87,23 @@ fn this_core() -> u16 {
 /// A submission-queue entry: a copy of its slot.
 #[derive(Clone, Debug)]
 pub struct SubmissionEntry {
-    raw: [u8; QUEUE_SLOT_LEN],
-    hash: u64,
-    number: usize,
-    /// Its record lock word stays locked when it was carried out: the node is about to change the
-    /// record for another client.
-    stays_locked: bool,
+    raw: [u8; CONTENTS_LEN_MAX],
+    len: usize,
+    client: ClientId,
+    slot: SlotIndex,
+    /// The state word of the slot.
+    word: u64,
+    tag: u32,
+    /// It has the node lock of the entry that is carried out, and no other.
+    has_own_lock: bool,
 }
 
-/// Why clients cannot submit changes of a record.
+/// Whether clients are kept from submitting changes of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LockConflict {
-    /// Its record lock word is locked, and is to be [freed](SubmissionQueues::unlock_exclusive).
-    Word(usize),
-    /// Its record lock word was locked before.
+    /// By this node lock, to be [freed](SubmissionQueues::unlock_exclusive).
+    Lock(usize),
+    /// The table was closed before, and nothing is in it.
     Before,
     /// The whole table is closed, and is to be [opened](SubmissionQueues::open) again.
     Table,
@@ -103,34 +120,101 @@ pub enum LockTurn {
 }
 
 impl SubmissionEntry {
-    const EMPTY: Self = Self { raw: [0; QUEUE_SLOT_LEN], hash: 0, number: 0, stays_locked: false };
+    const EMPTY: Self = Self {
+        raw: [0; CONTENTS_LEN_MAX],
+        len: 0,
+        client: ClientId(0),
+        slot: SlotIndex { queue: 0, within: 0 },
+        word: 0,
+        tag: 0,
+        has_own_lock: false,
+    };
 
     /// The content of the slot; `None`: it makes no sense.
     #[must_use]
     pub fn contents(&self) -> Option<SlotContents<'_>> {
-        SlotContents::read(&self.raw)
+        SlotContents::read(&self.raw[..self.len])
+    }
+
+    /// The client that has the queue.
+    #[must_use]
+    pub const fn client(&self) -> ClientId {
+        self.client
     }
 }
 
 impl SubmissionQueues {
     pub(super) fn new(mapping: Arc<ArenaMapping>, layout: &ArenaLayout) -> Self {
-        let zeros = |count| (0..count).map(|_| AtomicU32::new(0)).collect();
         let shards = layout.shards();
-        Self { mapping, layout: *layout, next: zeros(shards * QUEUES), looked_at: zeros(shards) }
+        let shard = |_| ShardQueues {
+            is_closed: AtomicBool::new(true),
+            is_quiet: AtomicBool::new(true),
+            ..ShardQueues::default()
+        };
+        Self {
+            owners: QueueOwners::new(Arc::clone(&mapping), layout),
+            mapping,
+            layout: *layout,
+            next: (0..shards * QUEUES).map(|_| AtomicU32::new(0)).collect(),
+            shards: (0..shards).map(shard).collect(),
+        }
+    }
+
+    /// Gives a queue of each shard, the same in all, to a connection of this client; `None`: there
+    /// is none left.
+    pub(super) fn give(&self, client: ClientId) -> Option<usize> {
+        self.owners.give(client)
+    }
+
+    /// The client of a queue has closed its connection, and what it submitted to this shard is
+    /// carried out: frees what it was about to submit. When all shards have, another gets the
+    /// queue.
+    pub(super) fn clear(&self, part: u32, queue: usize) {
+        for within in 0..QUEUE_SLOTS {
+            let slot = SlotIndex { queue, within };
+            self.word(part, slot.offset()).store(0, Ordering::Relaxed);
+            self.flag(part, slot.tag_offset()).store(0, Ordering::Relaxed);
+        }
+        self.flag(part, waiter_offset(queue)).store(0, Ordering::Relaxed);
+        self.pending(part, queue).store(0, Ordering::Relaxed);
+        self.active(part, queue).store(0, Ordering::SeqCst);
+        self.owners.cleared(queue);
+    }
+
+    /// Bytes that the changes in all slots of all queues take at most, about.
+    pub(super) fn charge(&self) -> u64 {
+        let queues = self.layout.shards() * (self.owners.count() + 1);
+        (queues * QUEUE_SLOTS * 2 * QUEUE_SLOT_LEN) as u64
     }
 
     fn word(&self, part: u32, offset: usize) -> &AtomicU64 {
         self.mapping.long_word(self.layout.submissions_offset(part) + offset)
     }
 
+    fn flag(&self, part: u32, offset: usize) -> &AtomicU32 {
+        self.mapping.word(self.layout.submissions_offset(part) + offset)
+    }
+
+    /// The active bits of a queue.
+    fn active(&self, part: u32, queue: usize) -> &AtomicU64 {
+        self.word(part, queue_offset(queue))
+    }
+
     /// The pending bits of a queue.
-    fn bits(&self, part: u32, queue: usize) -> &AtomicU64 {
+    fn pending(&self, part: u32, queue: usize) -> &AtomicU64 {
         self.word(part, pending_offset(queue))
+    }
+
+    fn shard(&self, part: u32) -> &ShardQueues {
+        &self.shards[part as usize]
     }
 
     /// Clients that serve by this map may submit from now on, or only one of them. Until now nobody
     /// might, or the same.
     pub(super) fn open(&self, part: u32, epoch: Epoch, only: Option<ClientId>) {
+        let shard = self.shard(part);
+        shard.is_closed.store(false, Ordering::Relaxed);
+        shard.is_quiet.store(false, Ordering::Release);
         self.word(part, SOLE_CLIENT_OFFSET).store(only.map_or(0, ClientId::get), Ordering::SeqCst);
         self.word(part, OPEN_OFFSET).store(epoch.get(), Ordering::SeqCst);
     }
@@ -140,19 +224,43 @@ impl SubmissionQueues {
         self.word(part, OPEN_OFFSET).store(0, Ordering::SeqCst);
         // A client that takes a slot after this sees that.
         fence(Ordering::SeqCst);
-        self.revoke(part, |owner| owner != 0);
+        self.shard(part).is_closed.store(true, Ordering::Relaxed);
+        for queue in self.owners.owned() {
+            let mut bits = self.active(part, queue).load(Ordering::SeqCst);
+            while let Some(within) = first_from(bits, 0) {
+                bits &= bits - 1;
+                self.revoke(part, SlotIndex { queue, within: within as usize });
+            }
+        }
+    }
+
+    /// Takes a slot from a client that has not submitted it. Returns its word then.
+    fn revoke(&self, part: u32, slot: SlotIndex) -> u64 {
+        let state = self.word(part, slot.offset());
+        let word = state.load(Ordering::SeqCst);
+        if SlotState::of(word) != SlotState::Claimed {
+            return word;
+        }
+        let revoked = SlotState::Revoked as u64;
+        // If another thread was faster it is submitted now, or the client frees it: a slot that it
+        // claims after this call began it cannot submit.
+        match state.compare_exchange(word, revoked, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => revoked,
+            Err(word) => word,
+        }
     }
 
     /// Whether anything may be pending.
     pub(super) fn is_pending(&self, part: u32) -> bool {
-        (0..QUEUES).any(|queue| self.bits(part, queue).load(Ordering::Acquire) != 0)
+        let has = |queue: usize| self.pending(part, queue).load(Ordering::Acquire) != 0;
+        !self.shard(part).is_quiet.load(Ordering::Acquire) && self.owners.owned().any(has)
     }
 
     /// Whether more is pending in some queue than its client can go on with while others have their
     /// turn.
     pub(super) fn is_behind(&self, part: u32) -> bool {
-        let pending = |queue: usize| self.bits(part, queue).load(Ordering::Relaxed).count_ones();
-        (0..QUEUES).any(|queue| pending(queue) > PENDING_MOST)
+        let count = |queue: usize| self.pending(part, queue).load(Ordering::Relaxed).count_ones();
+        self.owners.owned().any(|queue| count(queue) > PENDING_MOST)
     }
 
     /// Gives `visit` all entries that were submitted before this call, each twice: before the one
@@ -166,28 +274,34 @@ impl SubmissionQueues {
         table: &LookupTable,
         mut visit: impl FnMut(LockTurn, &SubmissionEntry),
     ) {
+        let shard = self.shard(part);
+        let is_closed = shard.is_closed.load(Ordering::Relaxed);
         let mut entries = [SubmissionEntry::EMPTY; 2];
         let (mut last, mut is_waiting) = (0, false);
         let mut carried_out = 0;
-        let queues = self.queues_in_order(part);
+        let queues = self.queues_in_order(part, is_closed);
         for queue in &queues {
             // First the bits: a client that claims a slot anew sets its bit again.
-            let mut bits = self.bits(part, *queue).swap(0, Ordering::SeqCst);
+            let mut bits = self.pending(part, *queue).swap(0, Ordering::SeqCst);
+            if is_closed {
+                // Nothing more comes: what is here is all there is, whatever was overwritten.
+                bits |= self.active(part, *queue).load(Ordering::SeqCst);
+            }
             let next = &self.next[part as usize * QUEUES + queue];
             while let Some(within) = first_from(bits, next.load(Ordering::Relaxed)) {
-                let number = queue * QUEUE_SLOTS + within as usize;
-                bits &= !pending_bit(number);
+                let slot = SlotIndex { queue: *queue, within: within as usize };
+                bits &= !slot.bit();
                 next.store((within + 1) % u64::BITS, Ordering::Relaxed);
                 self.expect(part, table, *queue, (bits, within));
                 let next = &mut entries[1 - last];
-                if self.pending(part, number, next) {
-                    table.expect_slot(part, next.hash);
+                if self.find(part, slot, next) {
+                    table.expect_slot(part, next.hash());
                     visit(LockTurn::Before, next);
                     if is_waiting {
-                        visit(LockTurn::Now, &entries[last]);
+                        self.carry_out(part, &mut entries[last], &mut visit);
                         carried_out += 1;
                         if carried_out % SUBMISSIONS_PER_LOOK == 0 {
-                            self.wake_elsewhere(part, queue_of(entries[last].number));
+                            self.wake_elsewhere(part, entries[last].slot.queue);
                         }
                     }
                     (last, is_waiting) = (1 - last, true);
@@ -195,21 +309,50 @@ impl SubmissionQueues {
             }
         }
         if is_waiting {
-            visit(LockTurn::Now, &entries[last]);
+            self.carry_out(part, &mut entries[last], &mut visit);
         }
         for queue in queues {
             self.wake_elsewhere(part, queue);
         }
+        shard.is_quiet.store(is_closed, Ordering::Release);
+    }
+
+    /// Has an entry carried out, if its mark stands: a client that did not see the mark, because it
+    /// was overwritten, sees the node lock.
+    fn carry_out(
+        &self,
+        part: u32,
+        entry: &mut SubmissionEntry,
+        visit: &mut impl FnMut(LockTurn, &SubmissionEntry),
+    ) {
+        self.flag(part, node_lock_offset(OWN_LOCK)).store(entry.tag, Ordering::SeqCst);
+        entry.has_own_lock = true;
+        if self.is_marked(part, entry) {
+            visit(LockTurn::Now, entry);
+        } else {
+            self.discard(part, entry);
+        }
+    }
+
+    /// Whether the slot of an entry is as it was, and says of which record it is.
+    fn is_marked(&self, part: u32, entry: &SubmissionEntry) -> bool {
+        let SubmissionEntry { slot, word, tag, .. } = *entry;
+        self.word(part, slot.offset()).load(Ordering::SeqCst) == word
+            && self.active(part, slot.queue).load(Ordering::SeqCst) & slot.bit() != 0
+            && self.flag(part, slot.tag_offset()).load(Ordering::SeqCst) == tag
     }
 
     /// Queues in which anything may be pending. First those whose clients wait on another core,
     /// where they can go on beside this thread; last those whose clients can go on when it has
     /// nothing more to do.
-    fn queues_in_order(&self, part: u32) -> SmallVec<[usize; QUEUES]> {
-        let bits = |queue: usize| self.bits(part, queue).load(Ordering::Acquire);
-        let mut queues: SmallVec<_> = (0..QUEUES).filter(|queue| bits(*queue) != 0).collect();
-        let all = queues.iter().fold(0, |all, queue| all | 1_u32 << queue);
-        self.looked_at[part as usize].fetch_or(all, Ordering::Relaxed);
+    fn queues_in_order(&self, part: u32, is_closed: bool) -> SmallVec<[usize; QUEUES]> {
+        let has_any = |queue: &usize| {
+            self.pending(part, *queue).load(Ordering::Acquire) != 0
+                || is_closed && self.active(part, *queue).load(Ordering::SeqCst) != 0
+        };
+        let mut queues: SmallVec<_> = self.owners.owned().filter(has_any).collect();
+        let all = queues.iter().fold(0, |all, queue| all | 1_u64 << queue);
+        self.shard(part).looked_at.fetch_or(all, Ordering::Relaxed);
         let here = this_core();
         self.say_core(part, here);
         if queues.len() > 1 {
@@ -224,7 +367,7 @@ impl SubmissionQueues {
 
     /// Says on which core entries are carried out.
     fn say_core(&self, part: u32, core: u16) {
-        let word = self.mapping.word(self.layout.submissions_offset(part) + NODE_CORE_OFFSET);
+        let word = self.flag(part, NODE_CORE_OFFSET);
         // Every client reads the word: it is changed no more often than it has to be.
         if word.load(Ordering::Relaxed) != u32::from(core) {
             word.store(u32::from(core), Ordering::Relaxed);
@@ -232,80 +375,84 @@ impl SubmissionQueues {
     }
 
     /// Prefetch: the first slots of these bits after the one at `within` will be looked at next. A
-    /// client has written to them, and to their record lock words, on another core.
+    /// client has written to them on another core.
     fn expect(&self, part: u32, table: &LookupTable, queue: usize, (bits, within): (u64, u32)) {
         let start = self.layout.submissions_offset(part);
         let Some(next) = first_from(bits, within) else { return };
-        let slot_of = |within: u32| queue * QUEUE_SLOTS + within as usize;
+        let slot_of = |within: u32| SlotIndex { queue, within: within as usize };
         if let Some(label) = self.header(part, slot_of(next)).checked() {
-            self.mapping
-                .prefetch_to_write(start + lock_word_offset(label.lock_word()), size_of::<u64>());
             table.expect(part, label.hash);
         }
         if let Some(next_but_one) = first_from(bits & !(1 << next), next).map(slot_of) {
-            self.mapping.prefetch(start + slot_offset(next_but_one), EXPECTED_LEN);
-            self.mapping.prefetch_to_write(start + owner_offset(next_but_one), size_of::<u64>());
+            self.mapping.prefetch(start + next_but_one.offset(), EXPECTED_LEN);
         }
     }
 
-    /// Copies the entry of a slot whose bit was taken, if there is one.
-    fn pending(&self, part: u32, number: usize, entry: &mut SubmissionEntry) -> bool {
-        let Some(label) = self.header(part, number).checked() else { return false };
-        let lock_word = self.word(part, lock_word_offset(label.lock_word())).load(Ordering::SeqCst);
-        let Some(found) = LockWord::read(lock_word) else { return false };
-        match found.state {
-            _ if found.number != number => false,
-            // Only now it is known that no client was writing to the slot.
-            LockWordState::Posted => {
-                (entry.hash, entry.number) = (label.hash, number);
-                self.copy(part, number, &mut entry.raw);
-                true
-            }
-            LockWordState::Claimed => {
+    /// Copies the entry of a slot whose bit was taken, if there is one. What says that it is
+    /// submitted, and is not what its client has submitted, is thrown away.
+    fn find(&self, part: u32, slot: SlotIndex, entry: &mut SubmissionEntry) -> bool {
+        let word = self.word(part, slot.offset()).load(Ordering::SeqCst);
+        match SlotState::of(word) {
+            SlotState::Submitted => self.copy(part, (slot, word), entry),
+            SlotState::Claimed => {
                 // It is about to be submitted, or just was: to be looked at the next time.
-                let bits = self.bits(part, queue_of(number));
-                bits.fetch_or(pending_bit(number), Ordering::SeqCst);
+                self.pending(part, slot.queue).fetch_or(slot.bit(), Ordering::SeqCst);
                 false
             }
-            LockWordState::Barred => false,
+            SlotState::Free | SlotState::Revoked => false,
         }
     }
 
-    fn header(&self, part: u32, number: usize) -> RawSlotHeader {
-        let mut raw = [0; size_of::<RawSlotHeader>()];
-        self.copy_out(part, slot_offset(number), &mut raw);
-        zerocopy::transmute!(raw)
+    /// Copies a slot with this word, which says that it is submitted, and checks the copy.
+    fn copy(&self, part: u32, (slot, word): (SlotIndex, u64), entry: &mut SubmissionEntry) -> bool {
+        (entry.slot, entry.word, entry.has_own_lock) = (slot, word, false);
+        entry.client = self.owners.owner(slot.queue);
+        entry.len = self.header(part, slot).checked().map_or(0, |label| label.len());
+        self.copy_out(part, slot.offset() + HEADER_OFFSET, &mut entry.raw[..entry.len]);
+        entry.tag = tag_of(entry.hash());
+        let is_right = entry.contents().is_some()
+            && SlotState::submitted(entry.client, slot, &entry.raw[..entry.len]) == word;
+        if !is_right {
+            self.discard(part, entry);
+        }
+        is_right
     }
 
-    /// Copies a slot that is submitted.
-    fn copy(&self, part: u32, number: usize, raw: &mut [u8; QUEUE_SLOT_LEN]) {
-        let len = self.header(part, number).checked().map_or(0, |label| label.len());
-        self.copy_out(part, slot_offset(number), &mut raw[..REQUEST_OFFSET + len]);
+    fn header(&self, part: u32, slot: SlotIndex) -> RawSlotHeader {
+        let mut raw = [0; size_of::<RawSlotHeader>()];
+        self.copy_out(part, slot.offset() + HEADER_OFFSET, &mut raw);
+        zerocopy::transmute!(raw)
     }
 
     fn copy_out(&self, part: u32, offset: usize, dest: &mut [u8]) {
         let source =
             self.mapping.at((self.layout.submissions_offset(part) + offset) as u64, dest.len());
-        // SAFETY: slots lie within the mapping, as the layout says. Under a lock word that says
-        // submitted nobody writes to them; whatever a client that keeps to no rule leaves there is
-        // checked in the copy.
+        // SAFETY: slots lie within the mapping, as the layout says. Nobody writes to one that is
+        // submitted; whatever a client that keeps to no rule leaves there is checked in the copy.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), dest.as_mut_ptr(), dest.len()) };
     }
 
     /// It is about to be carried out, and takes an open reference under `token`. Returns whether
     /// that is still wanted: from then on it ends as any other.
     pub(super) fn keeps_reference(&self, part: u32, entry: &SubmissionEntry, token: u64) -> bool {
-        let word = self.word(part, slot_offset(entry.number) + REFERENCE_OFFSET);
+        let word = self.word(part, entry.slot.offset() + REFERENCE_OFFSET);
         token != 0 && word.compare_exchange(token, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// It was carried out.
+    /// It was carried out, and the look-up table shows that.
     pub(super) fn done(&self, part: u32, entry: &SubmissionEntry) {
-        // Only the node changes a lock word that says submitted.
-        let lock_word = if entry.stays_locked { LockWord::LOCKED.word() } else { 0 };
-        self.word(part, lock_word_offset(lock_word_of(entry.hash)))
-            .store(lock_word, Ordering::Release);
-        self.word(part, owner_offset(entry.number)).store(0, Ordering::Release);
+        let slot = entry.slot;
+        // The mark first: the next one who claims the slot sets its own.
+        self.active(part, slot.queue).fetch_and(!slot.bit(), Ordering::Release);
+        self.word(part, slot.offset()).store(0, Ordering::Release);
+        if entry.has_own_lock {
+            self.flag(part, node_lock_offset(OWN_LOCK)).store(0, Ordering::Release);
+        }
+    }
+
+    /// Throws away what its client cannot have submitted: something has overwritten its queue.
+    fn discard(&self, part: u32, entry: &SubmissionEntry) {
+        self.done(part, entry);
     }
 
     /// Wakes the client that waits on another core for a slot of a queue that is free now.
@@ -314,26 +461,22 @@ impl SubmissionQueues {
         fence(Ordering::SeqCst);
         if let Some(waiter) = self.waiter(part, queue)
             && waiter.core != this_core()
-            && self.is_free(part, waiter.number)
+            && self.is_free(part, SlotIndex { queue, within: waiter.within })
         {
             self.wake(part, queue);
         }
     }
 
-    fn is_free(&self, part: u32, number: usize) -> bool {
-        self.word(part, owner_offset(number)).load(Ordering::SeqCst) == 0
-    }
-
-    fn waiter_word(&self, part: u32, queue: usize) -> &AtomicU32 {
-        self.mapping.word(self.layout.submissions_offset(part) + queue_offset(queue))
+    fn is_free(&self, part: u32, slot: SlotIndex) -> bool {
+        self.word(part, slot.offset()).load(Ordering::SeqCst) == 0
     }
 
     fn waiter(&self, part: u32, queue: usize) -> Option<QueueWaiter> {
-        QueueWaiter::read(self.waiter_word(part, queue).load(Ordering::SeqCst))
+        QueueWaiter::read(self.flag(part, waiter_offset(queue)).load(Ordering::SeqCst))
     }
 
     fn wake(&self, part: u32, queue: usize) {
-        let word = self.waiter_word(part, queue);
+        let word = self.flag(part, waiter_offset(queue));
         word.store(0, Ordering::Relaxed);
         let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
     }
@@ -342,128 +485,92 @@ impl SubmissionQueues {
     /// thread's core.
     pub(super) fn wake_core_waiters(&self, part: u32) -> CoreWaiters {
         let mut near = 0;
-        for queue in 0..QUEUES {
+        for queue in self.owners.owned() {
             let Some(waiter) = self.waiter(part, queue) else { continue };
-            if self.is_free(part, waiter.number) {
-                near |= u32::from(waiter.core == this_core()) << queue;
+            if self.is_free(part, SlotIndex { queue, within: waiter.within }) {
+                near |= u64::from(waiter.core == this_core()) << queue;
                 self.wake(part, queue);
             }
         }
         if near == 0 {
             return CoreWaiters::Nobody;
         }
-        let others = self.looked_at[part as usize].swap(0, Ordering::Relaxed) & !near;
+        let others = self.shard(part).looked_at.swap(0, Ordering::Relaxed) & !near;
         if others == 0 { CoreWaiters::All } else { CoreWaiters::Some }
     }
 
-    /// A record of this hash is to be changed: locks its record lock word for exclusive change, and
+    /// A record of this hash is to be changed: keeps clients from submitting changes of it, and
     /// takes the entry that was submitted, which is to be carried out before, and
     /// [done](Self::done).
     pub(super) fn lock_exclusive(
         &self,
         part: u32,
         hash: u64,
-        visit: impl FnMut(&SubmissionEntry),
-    ) -> LockConflict {
-        self.lock_beside(part, hash, visit, || {})
-    }
-
-    /// Prefetch: [`SubmissionQueues::lock_exclusive`] comes soon.
-    pub(super) fn expect_lock(&self, part: u32, hash: u64) {
-        let word = lock_word_offset(lock_word_of(hash));
-        let start = self.layout.submissions_offset(part);
-        self.mapping.prefetch_to_write(start + word, size_of::<u64>());
-    }
-
-    /// As [`SubmissionQueues::lock_exclusive`]; `beside` is what others do between each look at the
-    /// lock word and the exchange.
-    fn lock_beside(
-        &self,
-        part: u32,
-        hash: u64,
         mut visit: impl FnMut(&SubmissionEntry),
-        mut beside: impl FnMut(),
     ) -> LockConflict {
-        let lock_word = lock_word_of(hash);
-        let word = self.word(part, lock_word_offset(lock_word));
-        for _ in 0..LOCK_TRIES_MAX {
-            let raw = word.load(Ordering::SeqCst);
-            match LockWord::read(raw) {
-                Some(LockWord { state: LockWordState::Barred, .. }) => return LockConflict::Before,
-                Some(LockWord { state: LockWordState::Posted, number, .. }) => {
-                    self.take_submitted(part, (hash, number), true, &mut visit);
-                    return LockConflict::Word(lock_word);
-                }
-                None | Some(LockWord { state: LockWordState::Claimed, .. }) => {
-                    beside();
-                    // A client that claims it after that looks at the look-up table after the
-                    // record was changed.
-                    let (success, failure) = (Ordering::SeqCst, Ordering::SeqCst);
-                    let locked = LockWord::LOCKED.word();
-                    if word.compare_exchange(raw, locked, success, failure).is_ok() {
-                        return LockConflict::Word(lock_word);
-                    }
+        let (shard, tag) = (self.shard(part), tag_of(hash));
+        if shard.is_quiet.load(Ordering::Relaxed) {
+            return LockConflict::Before;
+        }
+        let lock = 1 + shard.locks.load(Ordering::Relaxed) as usize;
+        let conflict = if lock < NODE_LOCKS {
+            shard.locks.fetch_add(1, Ordering::Relaxed);
+            self.flag(part, node_lock_offset(lock)).store(tag, Ordering::SeqCst);
+            LockConflict::Lock(lock)
+        } else {
+            self.close(part);
+            LockConflict::Table
+        };
+        // A client that marks the record after that sees it.
+        fence(Ordering::SeqCst);
+        for queue in self.owners.owned() {
+            let mut bits = self.active(part, queue).load(Ordering::SeqCst);
+            while let Some(within) = first_from(bits, 0) {
+                bits &= bits - 1;
+                let slot = SlotIndex { queue, within: within as usize };
+                if self.flag(part, slot.tag_offset()).load(Ordering::SeqCst) == tag {
+                    self.take_over(part, slot, tag, &mut visit);
                 }
             }
         }
-        // Clients claim it and free it again and again. No client submits to a closed table, so an
-        // entry that is submitted now is all there is; its lock word says so to readers until it
-        // was carried out.
-        self.close(part);
-        let found = LockWord::read(word.load(Ordering::SeqCst));
-        if let Some(LockWord { state: LockWordState::Posted, number, .. }) = found {
-            self.take_submitted(part, (hash, number), false, &mut visit);
-        }
-        LockConflict::Table
+        conflict
     }
 
-    /// Has the entry in a slot carried out, and its lock word locked from then on, or free.
-    fn take_submitted(
+    /// Revokes a slot with this tag, or has the entry in it carried out.
+    fn take_over(
         &self,
         part: u32,
-        (hash, number): (u64, usize),
-        stays_locked: bool,
+        slot: SlotIndex,
+        tag: u32,
         visit: &mut impl FnMut(&SubmissionEntry),
     ) {
-        let mut entry = SubmissionEntry { hash, number, stays_locked, ..SubmissionEntry::EMPTY };
-        self.copy(part, number, &mut entry.raw);
-        visit(&entry);
-        self.wake_elsewhere(part, queue_of(number));
-    }
-
-    /// Frees a record lock word that was locked: the record is changed.
-    pub(super) fn unlock_exclusive(&self, part: u32, lock_word: usize) {
-        self.word(part, lock_word_offset(lock_word)).store(0, Ordering::Release);
-    }
-
-    /// Revokes the claimed lock words for slots of these owners.
-    fn revoke(&self, part: u32, is_meant: impl Fn(u64) -> bool) {
-        for number in 0..TABLE_SLOTS {
-            if !is_meant(self.word(part, owner_offset(number)).load(Ordering::Acquire)) {
-                continue;
-            }
-            let Some(label) = self.header(part, number).checked() else { continue };
-            let word = self.word(part, lock_word_offset(label.lock_word()));
-            let raw = word.load(Ordering::SeqCst);
-            if let Some(LockWord { state: LockWordState::Claimed, number: of, .. }) =
-                LockWord::read(raw)
-                && of == number
-            {
-                // If it has been submitted meanwhile, it is pending; if it is free, it was not.
-                let _ = word.compare_exchange(raw, 0, Ordering::SeqCst, Ordering::Relaxed);
+        let word = self.revoke(part, slot);
+        if SlotState::of(word) != SlotState::Submitted {
+            return;
+        }
+        let mut entry = SubmissionEntry::EMPTY;
+        if self.copy(part, (slot, word), &mut entry) {
+            if entry.tag == tag && self.is_marked(part, &entry) {
+                visit(&entry);
+            } else {
+                self.discard(part, &entry);
             }
         }
+        self.wake_elsewhere(part, slot.queue);
     }
 
-    /// Frees slots and lock words that a client that is gone has claimed, and not submitted.
-    pub(super) fn drop_client(&self, part: u32, client: ClientId) {
-        self.revoke(part, |owner| owner == client.get());
-        for number in 0..TABLE_SLOTS {
-            let word = self.word(part, owner_offset(number));
-            if word.load(Ordering::Acquire) == client.get() {
-                word.store(0, Ordering::Release);
-            }
-        }
+    /// Frees a node lock: the record is changed. All locks of a shard are freed before it takes one
+    /// again.
+    pub(super) fn unlock_exclusive(&self, part: u32, lock: usize) {
+        self.flag(part, node_lock_offset(lock)).store(0, Ordering::Release);
+        self.shard(part).locks.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl SubmissionEntry {
+    /// Hash of the record that it is about, as its header says; 0: it has none.
+    pub(super) fn hash(&self) -> u64 {
+        self.contents().map_or(0, |contents| contents.label.hash)
     }
 }
 

@@ -274,7 +274,7 @@ fn take_shared_memory(
         return Err(corrupt("ring memory is shorter than its layout"));
     }
     let memory: Arc<RingMemory> = RingMemory::map(&file, layout).map_err(failed)?;
-    let arena = descriptors.next().map(|file| ArenaView::map(&file)).transpose()?;
+    let arena = descriptors.next().map(|file| ArenaView::map(&file, layout.queue)).transpose()?;
     let doorbell = LinkDescriptor::new(socket::move_up(doorbell));
     let replies = RingConsumer::new(memory.clone(), RingKind::Replies);
     Ok((RingSender::new(memory, doorbell), replies, arena))

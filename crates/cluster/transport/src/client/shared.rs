@@ -49,6 +49,16 @@ pub(super) struct LinkShared {
     pub(super) faults: Option<Arc<FaultSwitch>>,
 }
 
+impl Drop for LinkShared {
+    fn drop(&mut self) {
+        // Before the socket is closed: the node may give the memory to others then, and data that
+        // was found in the arena keeps it mapped.
+        if let Some(arena) = &self.arena {
+            arena.give_back();
+        }
+    }
+}
+
 /// The role of the reader. Handed on when dropped.
 pub(super) struct ReaderRole<'a> {
     shared: &'a LinkShared,

@@ -46,6 +46,8 @@ pub(super) struct ServerConnection {
     pub(super) origin: ConnectionOrigin,
     pub(super) layer: ReceiveLayer,
     pub(super) rings: Option<RingInput>,
+    /// The peer may have mapped memory that is its own to write to, until it closes the connection.
+    pub(super) shares_memory: bool,
     /// Bytes of frames that are not complete, or not served yet; at most [`SCRATCH_LEN`].
     partial: Vec<u8>,
     /// A long frame, as far as it has come.
@@ -81,6 +83,7 @@ impl ServerConnection {
             origin,
             layer,
             rings: None,
+            shares_memory: false,
             partial: Vec::new(),
             long: Vec::new(),
             long_len: 0,

@@ -67,6 +67,9 @@ pub struct EventLoop {
     dialler: NodeDialler,
     connections: Vec<Option<ServerConnection>>,
     free: Vec<usize>,
+    /// Sockets of connections that ended and shared memory which the peer may still write to: it
+    /// has yet to close them. They count as connections.
+    lingering: Vec<(ConnId, OwnedFd)>,
     serial: u32,
     replies: ReplySink,
     /// Connections whose rings are polled.
@@ -122,6 +125,7 @@ impl EventLoop {
             waker,
             connections: Vec::new(),
             free: Vec::new(),
+            lingering: Vec::new(),
             serial: 0,
             replies: ReplySink::new(options.output_len_max, faults),
             awake: Vec::new(),
@@ -269,6 +273,10 @@ impl EventLoop {
             self.accept(index, service);
             return;
         }
+        if source == EventSource::Lingering as u64 {
+            self.lingering_closed(serial, index, service);
+            return;
+        }
         // The connection may have ended earlier in the same batch of events.
         let Some(Some(connection)) = self.connections.get_mut(index) else { return };
         if connection.id.serial() & 0xff_ffff != serial {
@@ -317,7 +325,7 @@ impl EventLoop {
     }
 
     fn add(&mut self, accepted: AcceptedConnection, service: &mut dyn NodeService) {
-        let open = self.connections.len() - self.free.len();
+        let open = self.connections.len() - self.free.len() + self.lingering.len();
         if open >= self.options.connections_max {
             if let Some(more) = self.acceptor.ration.line(SystemClock.monotonic()) {
                 tracing::warn!("refused a connection: there are {open} already{more}");
@@ -417,7 +425,7 @@ impl EventLoop {
     ) -> Result<()> {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return Ok(()) };
         let id = connection.id;
-        let arena = service.arena();
+        let arena_len = service.arena().map_or(0, |arena| arena.len);
         let new = if wants_rings {
             let own = rustix::process::geteuid().as_raw();
             let is_own = connection.origin.uid.is_some_and(|uid| is_trusted(uid, own));
@@ -428,7 +436,9 @@ impl EventLoop {
                     "shared memory is for the node's own user",
                 ));
             }
-            Some(NewRings::make(arena.as_ref())?)
+            connection.shares_memory = true;
+            let queue = if arena_len > 0 { service.give_queue(id, &peer) } else { None };
+            Some(NewRings::make(arena_len, queue)?)
         } else {
             None
         };
@@ -439,7 +449,7 @@ impl EventLoop {
         if let Some(new) = new {
             let failed = |errno| Error::io("send shared memory", errno);
             let Some(fd) = self.replies.fd(id) else { return Ok(()) };
-            let doorbell = new.input.doorbell();
+            let (doorbell, arena) = (new.input.doorbell(), service.arena());
             let all = [new.file.as_fd(), doorbell, arena.map_or(doorbell, |arena| arena.fd)];
             let descriptors = &all[..if arena.is_some() { 3 } else { 2 }];
             // The socket is empty: the peer has answered all that was sent before.

@@ -323,12 +323,11 @@ impl ReplySink {
         });
     }
 
-    /// Forgets the connection and closes its socket.
-    pub(super) fn remove(&mut self, conn: ConnId, was_proved: bool) {
+    /// Forgets the connection. Returns its socket, which is closed when that is dropped.
+    pub(super) fn remove(&mut self, conn: ConnId, was_proved: bool) -> Option<OwnedFd> {
         self.proved -= usize::from(was_proved);
-        if get(&mut self.outputs, conn).is_some() {
-            self.outputs[conn.index()] = None;
-        }
+        get(&mut self.outputs, conn)?;
+        self.outputs[conn.index()].take().map(|(_, output)| output.fd)
     }
 
     fn output(&self, conn: ConnId) -> Option<&ConnectionOutput> {

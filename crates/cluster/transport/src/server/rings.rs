@@ -13,7 +13,7 @@ use samite_wire::hello::RingLayout;
 
 use super::conn_id::ConnId;
 use super::dispatch::{LoopContext, serve_request};
-use super::service::{ConnectionPeer, SharedArena};
+use super::service::ConnectionPeer;
 use crate::shm::cores::CoreKnowledge;
 use crate::shm::ring::{
     ControlWord, RING_LEN, RingConsumer, RingItem, RingKind, RingMemory, memory_len,
@@ -47,12 +47,9 @@ pub(super) struct NewRings {
 }
 
 impl NewRings {
-    pub(super) fn make(arena: Option<&SharedArena<'_>>) -> Result<Self> {
-        let layout = RingLayout {
-            request_len: RING_LEN,
-            reply_len: RING_LEN,
-            arena_len: arena.map_or(0, |arena| arena.len),
-        };
+    /// For a node with an arena of so many bytes, which has given the client this submission queue.
+    pub(super) fn make(arena_len: u64, queue: Option<u16>) -> Result<Self> {
+        let layout = RingLayout { request_len: RING_LEN, reply_len: RING_LEN, arena_len, queue };
         let failed = |errno| Error::io("make rings", errno);
         let len = memory_len(&layout)
             .ok_or_else(|| Error::new(ErrorKind::Internal, "ring layout is not valid"))?;

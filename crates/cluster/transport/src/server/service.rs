@@ -92,8 +92,22 @@ pub trait NodeService {
         let _ = conn;
     }
 
-    /// The connection is gone; replies to it are dropped from now on.
+    /// The connection is gone; replies to it are dropped from now on. Its peer may be alive, and
+    /// write to memory that it was given.
     fn closed(&mut self, conn: ConnId);
+
+    /// A peer that shares memory is about to be welcomed: gives it one of the arena's [submission
+    /// queues](samite_arena::submission), if there is one left.
+    fn give_queue(&mut self, conn: ConnId, peer: &ConnectionPeer) -> Option<u16> {
+        let _ = (conn, peer);
+        None
+    }
+
+    /// The peer of a connection that shared memory has closed it, or died: it can write to nothing
+    /// any more. After [`NodeService::closed`], if that was opened.
+    fn released(&mut self, conn: ConnId) {
+        let _ = conn;
+    }
 
     /// Whether a request is about the node's faults: it meets none, and neither does anything else
     /// on its connection from then on, so that a client that made them can always end them.

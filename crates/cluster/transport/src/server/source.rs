@@ -9,6 +9,8 @@ pub(super) enum EventSource {
     Listener,
     Socket,
     Doorbell,
+    /// A socket that the peer has yet to close.
+    Lingering,
 }
 
 /// The data that the kernel gives back with the event; `serial` tells a connection from an earlier

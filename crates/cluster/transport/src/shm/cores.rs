@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn each_side_knows_where_the_other_polls() {
-        let layout = RingLayout { request_len: 4096, reply_len: 4096, arena_len: 0 };
+        let layout = RingLayout { request_len: 4096, reply_len: 4096, arena_len: 0, queue: None };
         let file = memory_file("test-cores", memory_len(&layout).unwrap()).unwrap();
         let memory = RingMemory::map(&file, &layout).unwrap();
         let (mut client, mut node) = (CoreKnowledge::of_client(), CoreKnowledge::of_node());

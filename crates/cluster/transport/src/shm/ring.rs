@@ -327,7 +327,7 @@ mod tests {
     use samite_arena::memory_file;
 
     fn rings() -> Arc<RingMemory> {
-        let layout = RingLayout { request_len: 4096, reply_len: 8192, arena_len: 0 };
+        let layout = RingLayout { request_len: 4096, reply_len: 8192, arena_len: 0, queue: None };
         let file = memory_file("test-rings", memory_len(&layout).unwrap()).unwrap();
         RingMemory::map(&file, &layout).unwrap()
     }
@@ -340,7 +340,10 @@ mod tests {
     #[test]
     fn layouts_that_make_no_sense_are_refused() {
         for (request_len, reply_len) in [(0, 4096), (4096, 5000), (1 << 31, 4096), (64, 64)] {
-            assert_eq!(memory_len(&RingLayout { request_len, reply_len, arena_len: 0 }), None);
+            assert_eq!(
+                memory_len(&RingLayout { request_len, reply_len, arena_len: 0, queue: None }),
+                None
+            );
         }
     }
 

@@ -36,6 +36,7 @@ struct Kept {
 pub struct Echo {
     kept: Vec<Kept>,
     pub closed: Arc<AtomicUsize>,
+    pub released: Arc<AtomicUsize>,
     pub requests: Arc<AtomicUsize>,
     zeros: Arc<Vec<u8>>,
 }
@@ -86,6 +87,10 @@ impl NodeService for Echo {
         self.closed.fetch_add(1, Ordering::Relaxed);
     }
 
+    fn released(&mut self, _conn: ConnId) {
+        self.released.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn wakeup(&mut self, _out: &mut ReplySink) {}
 
     fn tick(&mut self, out: &mut ReplySink) {
@@ -111,6 +116,7 @@ pub struct Node {
     pub tcp: Address,
     pub tls: Address,
     pub closed: Arc<AtomicUsize>,
+    pub released: Arc<AtomicUsize>,
     pub requests: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
     waker: LoopWaker,
@@ -150,10 +156,12 @@ impl Node {
         let waker = event_loop.waker();
         let stop = Arc::new(AtomicBool::new(false));
         let closed = Arc::new(AtomicUsize::new(0));
+        let released = Arc::new(AtomicUsize::new(0));
         let requests = Arc::new(AtomicUsize::new(0));
         let mut echo = Echo {
             kept: Vec::new(),
             closed: closed.clone(),
+            released: released.clone(),
             requests: requests.clone(),
             zeros: Arc::new((0..8 << 20).map(|at: u32| (at >> 8) as u8).collect()),
         };
@@ -165,6 +173,7 @@ impl Node {
             tcp: tcp_address,
             tls: tls_address,
             closed,
+            released,
             requests,
             stop,
             waker,

@@ -217,6 +217,7 @@ impl ShardService {
                 Some(InboxMessage::Returned(returned)) => self.returned(&returned, out),
                 Some(InboxMessage::Control(to, reply)) => self.send_control(to, &reply, out),
                 Some(InboxMessage::Gone(client)) => self.drop_client(client),
+                Some(InboxMessage::Released(queue)) => self.clear_queue(queue),
                 Some(InboxMessage::Passed(passed)) => self.take_passed(passed, out),
                 Some(InboxMessage::Copy(to, id, cost)) => {
                     drop(cost);

@@ -7,13 +7,17 @@ use super::*;
 use crate::client::view::tests::arena;
 use crate::layout::ArenaLayout;
 use crate::lookup::{
-    ALIVE_OFFSET, HEAD_LEN, LookupHead, LookupSlot, MORE, NAME_SPACE_OFFSET, VALID_ALWAYS,
-    VALID_OFFSET, index_word, known_word,
+    ALIVE_OFFSET, HEAD_LEN, LookupHead, LookupSlot, MORE, NAME_SPACE_OFFSET, OWNED_OFFSET,
+    VALID_ALWAYS, VALID_OFFSET, index_word, known_word,
 };
 use crate::mapping::SharedMapping;
-use crate::submission::{QUEUE_SLOT_LEN, SlotContents, TABLE_SLOTS};
+use crate::submission::SlotContents;
 
 const ID: RecordId<'_> = RecordId { dataset: DatasetId(1), partition: PartitionId(2), key: b"k" };
+
+/// The queue of the client, and one of another.
+const QUEUE: usize = 3;
+const OTHER: usize = 9;
 
 /// A node that has published one record, and whose table is open.
 struct Node {
@@ -38,6 +42,8 @@ impl Node {
         let node = Self { mapping, view, layout };
         node.show(true);
         node.word(OPEN_OFFSET).store(3, Ordering::SeqCst);
+        let owned = node.mapping.long_word(table + OWNED_OFFSET);
+        owned.store(1 << QUEUE | 1 << OTHER, Ordering::SeqCst);
         node
     }
 
@@ -51,8 +57,27 @@ impl Node {
         self.mapping.long_word(self.layout.submissions_offset(0) + offset)
     }
 
-    fn lock_word(&self) -> Option<LockWord> {
-        LockWord::read(self.word(lock_word_offset(lock_word_of(ID.hash()))).load(Ordering::SeqCst))
+    fn flag(&self, offset: usize) -> &AtomicU32 {
+        self.mapping.word(self.layout.submissions_offset(0) + offset)
+    }
+
+    fn state(&self, slot: SlotIndex) -> &AtomicU64 {
+        self.word(slot.offset())
+    }
+
+    /// The slot of the client that is marked.
+    fn marked(&self) -> Option<SlotIndex> {
+        let bits = self.word(queue_offset(QUEUE)).load(SeqCst);
+        assert!(bits.count_ones() < 2);
+        (bits != 0).then(|| slot_at(QUEUE, bits.trailing_zeros() as usize))
+    }
+
+    /// Marks the record in a slot of another client.
+    fn mark_elsewhere(&self, word: u64) {
+        let slot = slot_at(OTHER, 5);
+        self.flag(slot.tag_offset()).store(tag_of(ID.hash()), SeqCst);
+        self.state(slot).store(word, SeqCst);
+        self.word(queue_offset(OTHER)).store(slot.bit(), SeqCst);
     }
 
     fn submit(
@@ -66,16 +91,18 @@ impl Node {
             let head = view.head(&change.record, Epoch(5), &mut shown);
             head.is_some_and(|head| agrees(&shown[..head.len], &head))
         });
-        let owned = (0..TABLE_SLOTS)
-            .filter(|number| self.word(owner_offset(*number)).load(Ordering::SeqCst) != 0);
-        assert_eq!(owned.count(), usize::from(submitted.is_some()), "no slot is lost");
+        let slots = (0..QUEUE_SLOTS).map(|at| self.state(slot_at(QUEUE, at)).load(SeqCst));
+        let used = slots.filter(|word| *word != 0).count();
+        assert_eq!(used, usize::from(submitted.is_some()), "no slot is lost");
+        assert_eq!(self.marked().is_some(), submitted.is_some(), "nor a mark");
         submitted.is_some()
     }
 
+    /// As the node does when a change is carried out.
     fn clear(&self) {
-        let lock_word = self.lock_word().unwrap();
-        self.word(owner_offset(lock_word.number)).store(0, Ordering::SeqCst);
-        self.word(lock_word_offset(lock_word_of(ID.hash()))).store(0, Ordering::SeqCst);
+        let slot = self.marked().unwrap();
+        self.word(queue_offset(QUEUE)).store(0, SeqCst);
+        self.state(slot).store(0, SeqCst);
     }
 }
 
@@ -97,20 +124,22 @@ fn a_change_is_submitted_with_all_that_the_node_needs() {
     let node = Node::new();
     assert!(node.submit(&change(b"abc"), |value, head| {
         assert_eq!((value, head.version), (&[9; HEAD_LEN][..], Version(7)));
-        assert_eq!(node.lock_word().unwrap().state, LockWordState::Claimed);
+        let slot = node.marked().unwrap();
+        assert_eq!(SlotState::of(node.state(slot).load(SeqCst)), SlotState::Claimed);
         true
     }));
-    let lock_word = node.lock_word().unwrap();
-    assert!(lock_word.state == LockWordState::Posted && lock_word.is_of(ClientId(77)));
-    let bits = node.word(pending_offset(queue_of(lock_word.number))).load(Ordering::SeqCst);
-    assert_eq!(bits, pending_bit(lock_word.number));
-    let mut raw = [0; QUEUE_SLOT_LEN];
-    let source = node.view.queue_at(0, slot_offset(lock_word.number), QUEUE_SLOT_LEN);
+    let slot = node.marked().unwrap();
+    assert_eq!(node.flag(slot.tag_offset()).load(SeqCst), tag_of(ID.hash()));
+    assert_eq!(node.word(pending_offset(QUEUE)).load(SeqCst), slot.bit());
+    let mut raw = [0; CONTENTS_LEN_MAX];
+    let source = node.view.queue_at(0, slot.offset() + HEADER_OFFSET, CONTENTS_LEN_MAX);
     // SAFETY: in bounds, and nobody writes there now.
-    unsafe { std::ptr::copy_nonoverlapping(source, raw.as_mut_ptr(), QUEUE_SLOT_LEN) };
+    unsafe { std::ptr::copy_nonoverlapping(source, raw.as_mut_ptr(), CONTENTS_LEN_MAX) };
     let contents = SlotContents::read(&raw).unwrap();
     assert_eq!(contents.label.hash, ID.hash());
     assert_eq!((contents.body, contents.payload), (&b"abc"[..], &b"def"[..]));
+    let submitted = SlotState::submitted(ClientId(77), slot, &raw[..contents.label.len()]);
+    assert_eq!(node.state(slot).load(SeqCst), submitted);
     // Until it is carried out the look-up table may be behind, and nobody else can submit.
     assert!(node.view.head(&ID, Epoch(5), &mut [0; HEAD_LEN]).is_none());
     assert_eq!(node.view.submit(&change(b"abc"), || {}, |_| true), None);
@@ -146,7 +175,7 @@ fn only_certain_changes_are_submitted() {
     let node = Node::new();
     let refused = |change: &SubmittedChange<'_>| {
         assert!(!node.submit(change, |_, _| true));
-        assert_eq!(node.lock_word(), None);
+        assert_eq!(node.marked(), None);
     };
     refused(&SubmittedChange { map_epoch: Epoch(2), ..change(b"abc") });
     refused(&change(&[0; REQUEST_LEN_MAX - 2]));
@@ -158,7 +187,7 @@ fn only_certain_changes_are_submitted() {
     refused(&change(b"abc"));
     node.show(true);
     assert!(!node.submit(&change(b"abc"), |_, _| false));
-    assert_eq!(node.lock_word(), None);
+    assert_eq!(node.marked(), None);
     assert!(node.submit(&change(&[0; REQUEST_LEN_MAX - 3]), |_, _| true));
 }
 
@@ -197,31 +226,57 @@ fn strangers_to_a_dataset_do_not_submit() {
 #[test]
 fn a_revoked_or_closed_out_client_does_not_submit() {
     let node = Node::new();
-    let word = node.word(lock_word_offset(lock_word_of(ID.hash())));
     assert!(!node.submit(&change(b"abc"), |_, _| {
-        assert_eq!(node.lock_word().unwrap().state, LockWordState::Claimed);
-        word.store(LockWord::LOCKED.word(), Ordering::SeqCst);
+        node.state(node.marked().unwrap()).store(SlotState::Revoked as u64, SeqCst);
         true
     }));
-    assert_eq!(node.lock_word(), Some(LockWord::LOCKED), "a locked word is not the client's");
-    let other = LockWord::new(ClientId(5), 200).word();
-    word.store(other, Ordering::SeqCst);
+    assert!(!node.submit(&change(b"abc"), |_, _| {
+        node.word(OPEN_OFFSET).store(0, SeqCst);
+        node.state(node.marked().unwrap()).store(SlotState::Revoked as u64, SeqCst);
+        true
+    }));
+    node.word(OPEN_OFFSET).store(3, SeqCst);
+    let lock = node.flag(node_lock_offset(NODE_LOCKS - 1));
+    lock.store(tag_of(ID.hash()), SeqCst);
+    assert!(!node.submit(&change(b"abc"), |_, _| true), "the node changes the record");
+    lock.store(tag_of(ID.hash()) ^ 2, SeqCst);
+    assert!(node.submit(&change(b"abc"), |_, _| true), "it changes another one");
+}
+
+#[test]
+fn a_record_that_another_client_has_marked_is_left_alone() {
+    let node = Node::new();
+    let looks = || node.view.head(&ID, Epoch(5), &mut [0; HEAD_LEN]).is_some();
+    for word in [SlotState::claimed(ClientId(8), 5), SlotState::Revoked as u64] {
+        node.mark_elsewhere(word);
+        assert!(!node.submit(&change(b"abc"), |_, _| true));
+        assert!(looks(), "nothing has changed yet");
+    }
+    node.mark_elsewhere(SlotState::submitted(ClientId(8), slot_at(OTHER, 5), b"any"));
+    assert!(!node.submit(&change(b"abc"), |_, _| true) && !looks());
+    let owned = node.mapping.long_word(node.layout.lookup_offset() as usize + OWNED_OFFSET);
+    owned.store(1 << QUEUE, SeqCst);
+    assert!(looks() && node.submit(&change(b"abc"), |_, _| true), "nobody has that queue");
+    assert_eq!(node.state(slot_at(OTHER, 5)).load(SeqCst) & 3, 2, "it stays as it was");
+}
+
+#[test]
+fn a_connection_without_a_queue_submits_nothing() {
+    let mut node = Node::new();
+    let submitted = node.view.submit(&change(b"abc"), || {}, |_| true).unwrap();
+    node.view.turn.queue = None;
+    assert!(!node.view.end_reference(ID.partition, submitted, 7));
+    node.clear();
     assert!(!node.submit(&change(b"abc"), |_, _| true));
-    assert_eq!(word.load(Ordering::SeqCst), other, "another's claim stays");
 }
 
 /// Fills the queue of the client.
 fn fill_queue(node: &Node) {
-    for number in 0..TABLE_SLOTS {
-        if queue_of(number) == change(b"").client.get() as usize % QUEUES {
-            node.word(owner_offset(number)).store(77, Ordering::SeqCst);
-        }
-    }
+    (0..QUEUE_SLOTS).for_each(|at| node.state(slot_at(QUEUE, at)).store(1, SeqCst));
 }
 
 fn queue(node: &Node) -> &AtomicU32 {
-    let queue = change(b"").client.get() as usize % QUEUES;
-    node.mapping.word(node.layout.submissions_offset(0) + queue_offset(queue))
+    node.flag(waiter_offset(QUEUE))
 }
 
 #[test]
@@ -234,9 +289,9 @@ fn a_client_with_a_full_queue_waits_for_free_slots() {
             while !is_over.load(SeqCst) {
                 let Some(waiter) = QueueWaiter::read(queue(&node).load(SeqCst)) else { continue };
                 // So far ahead of the first entry, or of one that was tried since.
-                let turn = (waiter.number + QUEUE_SLOTS - FREE_SLOTS) % QUEUE_SLOTS;
+                let turn = (waiter.within + QUEUE_SLOTS - FREE_SLOTS) % QUEUE_SLOTS;
                 assert!(turn < node.view.turn.next.load(SeqCst));
-                node.word(owner_offset(waiter.number)).store(0, SeqCst);
+                node.state(slot_at(QUEUE, waiter.within)).store(0, SeqCst);
                 queue(&node).store(0, SeqCst);
                 let _ = futex::wake(queue(&node), futex::Flags::empty(), 1);
                 return;
@@ -258,12 +313,11 @@ fn a_client_with_a_full_queue_waits_for_free_slots() {
 #[test]
 fn submissions_go_on_behind_the_slots_that_are_taken() {
     let node = Node::new();
-    let first = change(b"").client.get() as usize % QUEUES * QUEUE_SLOTS;
-    let take = |at: usize, owner| node.word(owner_offset(first + at)).store(owner, SeqCst);
+    let take = |at: usize, word| node.state(slot_at(QUEUE, at)).store(word, SeqCst);
     let submit = || {
         let submitted = node.view.submit(&change(b"abc"), || {}, |_| true).unwrap();
         node.clear();
-        usize::from(submitted.number) - first
+        usize::from(submitted.within)
     };
     take(0, 5);
     assert_eq!([submit(), submit()], [1, 2]);
@@ -273,35 +327,6 @@ fn submissions_go_on_behind_the_slots_that_are_taken() {
     assert_eq!(submit(), 3 + FREE_SLOTS);
     (0..QUEUE_SLOTS).for_each(|at| take(at, 0));
     assert_eq!(submit(), 4 + FREE_SLOTS);
-}
-
-#[test]
-fn clients_that_meet_change_queues_now_and_then() {
-    let node = Node::new();
-    let id = ClientId(0o4321);
-    let submit = || {
-        let submitted =
-            node.view.submit(&SubmittedChange { client: id, ..change(b"abc") }, || {}, |_| true);
-        node.clear();
-        queue_of(usize::from(submitted.unwrap().number))
-    };
-    let meet = |queue: usize, at: usize| {
-        let number = queue * QUEUE_SLOTS + at % QUEUE_SLOTS;
-        node.word(owner_offset(number)).store(5, SeqCst);
-    };
-    // It has just come to the first one.
-    meet(1, 0);
-    assert_eq!([submit(), submit()], [1, 1]);
-    node.view.turn.next.store(QUEUE_SLOTS, SeqCst);
-    meet(1, QUEUE_SLOTS);
-    assert_eq!([submit(), submit()], [1, 2], "from the next entry on");
-    node.view.turn.next.store(2 * QUEUE_SLOTS, SeqCst);
-    (0..QUEUE_SLOTS).for_each(|at| meet(2, at));
-    assert_eq!([submit(), submit()], [3, 3], "at once, if there is no room");
-    // None of its own are in the way of anybody.
-    node.view.turn.next.store(4 * QUEUE_SLOTS, SeqCst);
-    node.word(owner_offset(3 * QUEUE_SLOTS)).store(id.get(), SeqCst);
-    assert_eq!([submit(), submit()], [3, 3]);
 }
 
 /// Runs `run` on a thread that stays on its core, whose number it is given.
@@ -319,16 +344,13 @@ fn on_one_core<T: Send>(run: impl FnOnce(u32) -> T + Send) -> T {
 #[test]
 fn a_client_on_the_core_of_the_node_lets_it_go_on_with_others() {
     let node = Node::new();
-    let own = change(b"").client.get() as usize % QUEUES;
     on_one_core(|core| {
         // Submits a quarter of a queue, of which the last is not carried out, and says for which
         // slot it waited after that.
         let waited_for = |node_core: u32, others_submit: bool| {
-            node.mapping
-                .word(node.layout.submissions_offset(0) + NODE_CORE_OFFSET)
-                .store(node_core, SeqCst);
+            node.flag(NODE_CORE_OFFSET).store(node_core, SeqCst);
             let bit = u64::from(others_submit);
-            node.word(pending_offset((own + 1) % QUEUES)).store(bit, SeqCst);
+            node.word(pending_offset(OTHER)).store(bit, SeqCst);
             let mut last = None;
             while last.is_none()
                 || !node.view.turn.next.load(SeqCst).is_multiple_of(SUBMISSIONS_PER_TURN)
@@ -336,8 +358,8 @@ fn a_client_on_the_core_of_the_node_lets_it_go_on_with_others() {
                 last = node.view.submit(&change(b"abc"), || {}, |_| true);
                 node.clear();
             }
-            let last = usize::from(last.unwrap().number);
-            node.word(owner_offset(last)).store(77, SeqCst);
+            let last = usize::from(last.unwrap().within);
+            node.state(slot_at(QUEUE, last)).store(1, SeqCst);
             let is_over = AtomicBool::new(false);
             let seen = std::thread::scope(|scope| {
                 let watch = scope.spawn(|| {
@@ -352,8 +374,8 @@ fn a_client_on_the_core_of_the_node_lets_it_go_on_with_others() {
                 watch.join().unwrap()
             });
             node.clear();
-            node.word(owner_offset(last)).store(0, SeqCst);
-            seen.map(|waiter| waiter.number == last)
+            node.state(slot_at(QUEUE, last)).store(0, SeqCst);
+            seen.map(|waiter| waiter.within == last)
         };
         assert_eq!(waited_for(core + 1, true), None, "the node has a core of its own");
         assert_eq!(waited_for(core, false), None, "nobody else has submitted");
@@ -372,7 +394,7 @@ fn nobody_waits_for_ever_or_for_a_table_that_is_closed() {
             calls.fetch_add(1, SeqCst);
         };
         assert_eq!(node.view.submit(&change(b"abc"), call, |_| true), None);
-        assert_eq!(node.lock_word(), None);
+        assert_eq!(node.marked(), None);
         calls.load(SeqCst)
     };
     // The first of all entries calls, and each time that it waits.
@@ -396,8 +418,7 @@ fn a_node_that_sleeps_is_called_now_and_then() {
     // The slot whose turn it is to call is found behind one that is taken.
     let turn = 4 * SUBMISSIONS_PER_CALL - 1;
     node.view.turn.next.store(turn, SeqCst);
-    let first = change(b"").client.get() as usize % QUEUES * QUEUE_SLOTS;
-    node.word(owner_offset(first + turn % QUEUE_SLOTS)).store(5, SeqCst);
+    node.state(slot_at(QUEUE, turn)).store(1, SeqCst);
     let call = || {
         calls.fetch_add(1, SeqCst);
     };

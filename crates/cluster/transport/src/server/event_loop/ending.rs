@@ -1,14 +1,16 @@
 //! How connections end, and the loop.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::epoll;
+use rustix::event::{PollFlags, epoll};
 use samite_cpu::timespec;
 use samite_types::{Clock, Error, ErrorKind, SystemClock};
 
 use super::super::ration::RationedLine;
-use super::{ConnectionPhase, EventLoop, NodeService, PeerRole};
+use super::{ConnId, ConnectionPhase, EventLoop, EventSource, NodeService, PeerRole, token};
 use crate::handshake::goodbye;
+use crate::socket::poll_for;
 use crate::ticket::ended;
 
 /// Time to send what is left when the loop ends.
@@ -52,13 +54,47 @@ impl EventLoop {
         }
         self.watch.forget_handshake(id);
         let is_broken = !is_closed || self.replies.is_bent(id);
-        self.replies.remove(id, matches!(connection.phase, ConnectionPhase::Open(_)));
+        let socket = self.replies.remove(id, matches!(connection.phase, ConnectionPhase::Open(_)));
         self.free.push(index);
         if connection.is_open() {
             if is_broken {
                 service.broken(id);
             }
             service.closed(id);
+        }
+        if connection.shares_memory {
+            match socket.filter(|socket| self.linger(id, socket)) {
+                Some(socket) => self.lingering.push((id, socket)),
+                None => service.released(id),
+            }
+        }
+    }
+
+    /// Keeps a socket whose peer may be alive, until it closes it: it sees that this side has
+    /// nothing more to say. `false`: it has closed it.
+    fn linger(&self, id: ConnId, socket: &OwnedFd) -> bool {
+        let hung_up = |flags: PollFlags| flags.intersects(PollFlags::HUP | PollFlags::ERR);
+        let data = token(EventSource::Lingering, id.serial(), id.index());
+        // The kernel tells of both without being asked for them, also if they came before.
+        let is_watched = epoll::modify(&self.epoll, socket, data, epoll::EventFlags::empty());
+        let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
+        let now = poll_for(socket.as_fd(), PollFlags::empty(), Duration::ZERO);
+        // Where it cannot be watched, what it shares is never used again.
+        !now.is_ok_and(hung_up) || is_watched.is_err()
+    }
+
+    /// The peer of a connection that ended earlier has closed it, too.
+    pub(super) fn lingering_closed(
+        &mut self,
+        serial: u32,
+        index: usize,
+        service: &mut dyn NodeService,
+    ) {
+        let is_meant =
+            |(id, _): &(ConnId, OwnedFd)| id.index() == index && id.serial() & 0xff_ffff == serial;
+        if let Some(at) = self.lingering.iter().position(is_meant) {
+            let (id, _) = self.lingering.swap_remove(at);
+            service.released(id);
         }
     }
 
