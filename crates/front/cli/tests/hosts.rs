@@ -276,6 +276,59 @@ fn tls_and_ipv6_by_hand() {
     second.ends();
 }
 
+#[test]
+fn however_up_ends_nothing_is_left() {
+    let Some(all) = hosts(&["a", "b"]) else { return };
+    all.write_launcher(0);
+    let before: Vec<String> = all.iter().map(TestHost::traces).collect();
+    let output = up(&all, 0, "a,silent,b", &["--wait", "1"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("host silent: no answer in time"), "{said}");
+    assert!(said.contains("perhaps something is left on silent"), "{said}");
+    for (host, before) in all.iter().zip(&before) {
+        assert_eq!(host.traces(), *before, "{}", host.name());
+    }
+    for signal in [rustix::process::Signal::INT, rustix::process::Signal::KILL] {
+        let mut command = all.host(0).beside("samite");
+        command.args(["up", "--hosts", "b,silent", "--launcher", LAUNCHER, "--program", "samite"]);
+        let mut up = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        all.host(1).shell("until test -e /run/samite/default/key; do sleep 0.05; done");
+        let pid = rustix::process::Pid::from_child(&up);
+        rustix::process::kill_process(pid, signal).unwrap();
+        assert!(!up.wait().unwrap().success());
+        let begun = Instant::now();
+        while all.host(1).traces() != before[1] {
+            assert!(begun.elapsed() < PATIENCE, "{}", all.host(1).traces());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+#[test]
+fn mounts_of_other_hosts_are_in_the_way_of_an_end_and_go_by_force() {
+    if !samite_testkit::has_fuse() {
+        return;
+    }
+    let Some(all) = hosts(&["a", "b"]) else { return };
+    let (a, b) = (all.host(0), all.host(1));
+    all.write_launcher(1);
+    a.shell("mkdir /tmp/store");
+    let before: Vec<String> = all.iter().map(TestHost::traces).collect();
+    let up = up(&all, 1, "a,b", &[]);
+    assert!(up.status.success(), "{up:?}");
+    a.ok(pair(&["mount", "/tmp/store"]));
+    a.shell("echo red > /tmp/store/color");
+    assert_eq!(b.ok(pair(&["cat", "/color"])), "red\n");
+    let said = b.fails(5, pair(&["down"]));
+    assert!(said.contains("1 other program is connected"), "{said}");
+    assert_eq!(a.shell("cat /tmp/store/color"), "red\n", "it goes on");
+    b.ok(pair(&["down", "--force"]));
+    for (host, before) in all.iter().zip(&before) {
+        assert_eq!(host.traces(), *before, "{}", host.name());
+    }
+}
+
 /// Stands in for Slurm, which no test machine has: hosts `a` and `b`, and `srun` that ends what it
 /// has started when that returns.
 const SCONTROL: &str = "#!/bin/sh

@@ -112,7 +112,7 @@ impl TestHosts {
     }
 
     /// Writes a launcher, [`LAUNCHER`], into the host of this number: it runs programs on the others
-    /// for who is there by [`TestHost::beside`], and says "no route to NAME" of a host that is none.
+    /// for who is there by [`TestHost::beside`], says nothing of a host `silent`, and says "no route to NAME" of a host that is none.
     ///
     /// # Panics
     /// It cannot be written.
@@ -124,7 +124,8 @@ impl TestHosts {
             "#!/bin/sh
 name=$1; shift
 case $name in
-{cases}*) echo \"no route to $name\" >&2; exit 255;;
+{cases}silent) cat > /dev/null; exec sleep 30;;
+*) echo \"no route to $name\" >&2; exit 255;;
 esac
 at={MACHINE_DIR}/$pid/ns
 exec nsenter --net=$at/net --mount=$at/mnt --uts=$at/uts --pid=$at/pid --wd=/ -- \\

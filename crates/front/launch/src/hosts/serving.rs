@@ -11,7 +11,7 @@ use samite_placement::ClusterMap;
 use samite_types::{Error, ErrorKind, NodeId, Result};
 
 use super::list::network_name;
-use super::session::{HostLauncher, HostSession};
+use super::session::{END_TIMEOUT, HostLauncher, HostSession};
 use super::{HostAnswer, HostPlan, NodePlan};
 use crate::io_context::failed;
 
@@ -62,6 +62,8 @@ pub struct StartingHosts {
     setup: ClusterSetup,
     /// Hosts that are left out, and why.
     left_out: Vec<Error>,
+    /// Sessions with these, which are ending.
+    failed: Vec<HostSession>,
 }
 
 /// A cluster on several hosts that serves.
@@ -78,7 +80,7 @@ impl StartingHosts {
     #[must_use]
     pub fn new(plan: HostsPlan) -> Self {
         let setup = plan.setup.clone();
-        Self { plan, places: Vec::new(), setup, left_out: Vec::new() }
+        Self { plan, places: Vec::new(), setup, left_out: Vec::new(), failed: Vec::new() }
     }
 
     /// Finds out where nodes can be started, on all hosts at once, and starts them there, by
@@ -148,18 +150,24 @@ impl StartingHosts {
                     self.places.push(HostPlace { session, identity, listen });
                     progress("hosts answer", self.places.len(), hosts.len());
                 }
-                Ok(answer) => self.left_out.push(unexpected(&session, &answer)),
-                Err(error) => self.left_out.push(error),
+                Ok(answer) => self.leave_out(unexpected(&session, &answer), session),
+                Err(error) => self.leave_out(error, session),
             }
-            if interrupted.load(Ordering::Relaxed) {
-                return Err(failed("interrupted".to_owned()));
-            }
+        }
+        if interrupted.load(Ordering::Relaxed) {
+            return Err(failed("interrupted".to_owned()));
         }
         if self.places.len() >= self.plan.at_least.min(hosts.len()) {
             return Ok(());
         }
         let words: Vec<&str> = self.left_out.iter().map(Error::message).collect();
         Err(Error::new(ErrorKind::Unavailable, words.join("; ")))
+    }
+
+    fn leave_out(&mut self, why: Error, mut session: HostSession) {
+        session.begin_end();
+        self.left_out.push(why);
+        self.failed.push(session);
     }
 
     /// Where the nodes listen, as URLs.
@@ -245,15 +253,20 @@ impl StartingHosts {
     /// Leaves all nodes running.
     pub fn keep(mut self) {
         std::mem::take(&mut self.places).into_iter().for_each(|place| place.session.keep());
+        // The sessions that failed end with this.
     }
 
     /// Ends what was started. The names of hosts that have not ended it in time.
     pub fn give_up(&mut self) -> Vec<String> {
-        self.places.iter_mut().for_each(|place| place.session.begin_end());
-        let mut places = std::mem::take(&mut self.places);
-        let late = places.iter_mut().filter_map(|place| {
-            let host = place.session.host().to_owned();
-            (!place.session.wait_end()).then_some(host)
+        let places = std::mem::take(&mut self.places).into_iter().map(|place| place.session);
+        let mut sessions: Vec<HostSession> =
+            places.chain(std::mem::take(&mut self.failed)).collect();
+        sessions.iter_mut().for_each(HostSession::begin_end);
+        // One deadline for all.
+        let until = Instant::now() + END_TIMEOUT;
+        let late = sessions.iter_mut().filter_map(|session| {
+            let host = session.host().to_owned();
+            (!session.wait_end(until)).then_some(host)
         });
         late.collect()
     }

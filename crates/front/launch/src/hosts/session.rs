@@ -23,7 +23,7 @@ pub const STAY_OPTION: &str = "--stay";
 /// Between two looks at whether the start was interrupted.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a session may take to end its node and to remove what it made.
-const END_TIMEOUT: Duration = Duration::from_secs(15);
+pub const END_TIMEOUT: Duration = Duration::from_secs(15);
 /// How much of the standard error of a launcher is kept, in bytes.
 const ERRORS_LEN_MAX: usize = 4096;
 
@@ -200,26 +200,27 @@ impl HostSession {
         drop(self.input.take());
     }
 
-    /// Waits until it has ended; whether it has in time.
-    pub fn wait_end(&mut self) -> bool {
+    /// Waits until it has ended, by `until`, and ends the launcher if it has not; whether it has.
+    pub fn wait_end(&mut self, until: Instant) -> bool {
         self.begin_end();
-        let until = Instant::now() + END_TIMEOUT;
-        while Instant::now() < until {
+        loop {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return true;
             }
+            if Instant::now() >= until {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return false;
+            }
             std::thread::sleep(LOOK / 5);
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        false
     }
 }
 
 impl Drop for HostSession {
     fn drop(&mut self) {
         if !self.is_kept {
-            self.wait_end();
+            self.wait_end(Instant::now() + END_TIMEOUT);
         }
     }
 }
@@ -285,7 +286,9 @@ mod tests {
     #[test]
     fn a_session_ends_when_its_input_does_and_not_when_it_is_kept() {
         let mut one = session("cat > /dev/null");
-        assert!(one.wait_end());
+        assert!(one.wait_end(soon()));
+        let mut hangs = session("exec sleep 1000 < /dev/null");
+        assert!(!hangs.wait_end(Instant::now()), "it is ended");
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("told");
         session(&format!("cat > {}", path.display())).keep();
