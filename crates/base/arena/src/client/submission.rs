@@ -13,8 +13,9 @@ use super::view::ArenaView;
 use crate::lookup::RecordId;
 use crate::submission::{
     CONTENTS_LEN_MAX, HEADER_OFFSET, NODE_CORE_OFFSET, NODE_LOCKS, OPEN_OFFSET, QUEUE_SLOTS,
-    QUEUES, QueueWaiter, REFERENCE_OFFSET, REQUEST_LEN_MAX, RawSlotHeader, SOLE_CLIENT_OFFSET,
-    SlotIndex, SlotState, node_lock_offset, pending_offset, queue_offset, tag_of, waiter_offset,
+    QUEUES, QueueSlotState, QueueWaiter, REFERENCE_OFFSET, REQUEST_LEN_MAX, RawSlotHeader,
+    SOLE_CLIENT_OFFSET, SlotIndex, node_lock_offset, pending_offset, queue_offset, tag_of,
+    waiter_offset,
 };
 
 /// After so many changes that were submitted, a node that sleeps is woken.
@@ -110,7 +111,7 @@ impl ArenaView {
     pub(super) fn is_submitted(&self, part: u32, hash: u64) -> bool {
         self.find_mark(part, tag_of(hash), |slot| {
             let word = self.queue_word(part, slot.offset()).load(Ordering::Acquire);
-            SlotState::of(word) == SlotState::Submitted
+            QueueSlotState::of(word) == QueueSlotState::Submitted
         })
     }
 
@@ -283,7 +284,7 @@ impl ArenaView {
         for at in places {
             let slot = slot_at(queue, at);
             let state = self.queue_word(part, slot.offset());
-            let word = SlotState::claimed(client, at);
+            let word = QueueSlotState::claimed(client, at);
             if state.compare_exchange(0, word, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 if at != turn {
                     // The next ones follow this slot: else each of them would try those that were
@@ -353,7 +354,7 @@ impl ArenaView {
         // SAFETY: a slot has room for the longest contents; it is this thread's until it is
         // submitted or freed, and the node uses no copy that it made before.
         unsafe { std::ptr::copy_nonoverlapping(contents.as_ptr(), dest, len) };
-        SlotState::submitted(change.client, slot, &contents[..len])
+        QueueSlotState::submitted(change.client, slot, &contents[..len])
     }
 }
 
