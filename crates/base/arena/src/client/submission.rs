@@ -119,16 +119,36 @@ impl ArenaView {
     fn find_mark(&self, part: u32, tag: u32, meant: impl Fn(SlotIndex) -> bool) -> bool {
         let mut queues = self.owned_queues();
         while let Some(queue) = take_lowest(&mut queues) {
-            let mut bits = self.queue_word(part, queue_offset(queue)).load(Ordering::SeqCst);
+            let active = self.queue_word(part, queue_offset(queue)).load(Ordering::SeqCst);
+            if active == 0 {
+                continue;
+            }
+            let mut bits = active & self.equal_tags(part, queue, tag);
             while let Some(within) = take_lowest(&mut bits) {
-                let slot = SlotIndex { queue, within };
-                let has = self.queue_flag(part, slot.tag_offset()).load(Ordering::Acquire);
-                if has == tag && meant(slot) {
+                if meant(SlotIndex { queue, within }) {
                     return true;
                 }
             }
         }
         false
+    }
+
+    /// The slots of a queue with this tag, as bits. Those of slots that are active stand still.
+    fn equal_tags(&self, part: u32, queue: usize, tag: u32) -> u64 {
+        let mut tags = [0_u32; QUEUE_SLOTS];
+        let first = SlotIndex { queue, within: 0 };
+        let source = self.queue_at(part, first.tag_offset(), size_of_val(&tags));
+        // SAFETY: a queue has a tag for each slot, as the layout says. Others may change some of
+        // them meanwhile: of slots that were not active when this was called.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                source.cast_const().cast(),
+                tags.as_mut_ptr(),
+                tags.len(),
+            );
+        }
+        let bits = tags.iter().enumerate().map(|(at, has)| u64::from(*has == tag) << at);
+        bits.fold(0, |all, bit| all | bit)
     }
 
     /// Whether the node changes a record of this tag.
