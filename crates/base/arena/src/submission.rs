@@ -159,7 +159,7 @@ impl SlotIndex {
         queue_offset(self.queue) + TAGS_OFFSET + self.within % QUEUE_SLOTS * size_of::<u32>()
     }
 
-    /// Offset in a table of the slot, which begins with its [state](SlotState), a `u64`.
+    /// Offset in a table of the slot, which begins with its [state](QueueSlotState), a `u64`.
     #[must_use]
     pub const fn offset(self) -> usize {
         queue_offset(self.queue) + SLOTS_OFFSET + self.within % QUEUE_SLOTS * QUEUE_SLOT_LEN
@@ -233,7 +233,7 @@ const STATE_MASK: u64 = 3;
 /// State of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub enum SlotState {
+pub enum QueueSlotState {
     /// Nobody uses it.
     Free = 0,
     /// Its client prepares a change.
@@ -244,7 +244,7 @@ pub enum SlotState {
     Revoked = 3,
 }
 
-impl SlotState {
+impl QueueSlotState {
     /// State by the word at the start of a slot.
     #[must_use]
     pub const fn of(word: u64) -> Self {
@@ -360,20 +360,20 @@ mod tests {
 
     #[test]
     fn states_read_back() {
-        assert_eq!(SlotState::of(0), SlotState::Free);
-        assert_eq!(SlotState::of(SlotState::Revoked as u64), SlotState::Revoked);
+        assert_eq!(QueueSlotState::of(0), QueueSlotState::Free);
+        assert_eq!(QueueSlotState::of(QueueSlotState::Revoked as u64), QueueSlotState::Revoked);
         let slot = |within| SlotIndex { queue: 3, within };
         for turn in [0, 1, usize::MAX >> 2] {
-            let word = SlotState::claimed(ClientId(7), turn);
-            assert_eq!(SlotState::of(word), SlotState::Claimed);
-            assert_ne!(word, SlotState::claimed(ClientId(7), turn ^ 1));
-            assert_ne!(word, SlotState::claimed(ClientId(8), turn));
+            let word = QueueSlotState::claimed(ClientId(7), turn);
+            assert_eq!(QueueSlotState::of(word), QueueSlotState::Claimed);
+            assert_ne!(word, QueueSlotState::claimed(ClientId(7), turn ^ 1));
+            assert_ne!(word, QueueSlotState::claimed(ClientId(8), turn));
         }
-        let word = SlotState::submitted(ClientId(7), slot(1), b"abc");
-        assert_eq!(SlotState::of(word), SlotState::Submitted);
+        let word = QueueSlotState::submitted(ClientId(7), slot(1), b"abc");
+        assert_eq!(QueueSlotState::of(word), QueueSlotState::Submitted);
         let others = [(8, 1, &b"abc"[..]), (7, 2, b"abc"), (7, 1, b"abd"), (7, 1, b"ab")];
         for (owner, within, bytes) in others {
-            assert_ne!(SlotState::submitted(ClientId(owner), slot(within), bytes), word);
+            assert_ne!(QueueSlotState::submitted(ClientId(owner), slot(within), bytes), word);
         }
     }
 

@@ -13,8 +13,9 @@ use super::view::ArenaView;
 use crate::lookup::RecordId;
 use crate::submission::{
     CONTENTS_LEN_MAX, HEADER_OFFSET, NODE_CORE_OFFSET, NODE_LOCKS, OPEN_OFFSET, QUEUE_SLOTS,
-    QUEUES, QueueWaiter, REFERENCE_OFFSET, REQUEST_LEN_MAX, RawSlotHeader, SOLE_CLIENT_OFFSET,
-    SlotIndex, SlotState, node_lock_offset, pending_offset, queue_offset, tag_of, waiter_offset,
+    QUEUES, QueueSlotState, QueueWaiter, REFERENCE_OFFSET, REQUEST_LEN_MAX, RawSlotHeader,
+    SOLE_CLIENT_OFFSET, SlotIndex, node_lock_offset, pending_offset, queue_offset, tag_of,
+    waiter_offset,
 };
 
 /// After so many changes that were submitted, a node that sleeps is woken.
@@ -110,7 +111,7 @@ impl ArenaView {
     pub(super) fn is_submitted(&self, part: u32, hash: u64) -> bool {
         self.find_mark(part, tag_of(hash), |slot| {
             let word = self.queue_word(part, slot.offset()).load(Ordering::Acquire);
-            SlotState::of(word) == SlotState::Submitted
+            QueueSlotState::of(word) == QueueSlotState::Submitted
         })
     }
 
@@ -118,16 +119,36 @@ impl ArenaView {
     fn find_mark(&self, part: u32, tag: u32, meant: impl Fn(SlotIndex) -> bool) -> bool {
         let mut queues = self.owned_queues();
         while let Some(queue) = take_lowest(&mut queues) {
-            let mut bits = self.queue_word(part, queue_offset(queue)).load(Ordering::SeqCst);
+            let active = self.queue_word(part, queue_offset(queue)).load(Ordering::SeqCst);
+            if active == 0 {
+                continue;
+            }
+            let mut bits = active & self.equal_tags(part, queue, tag);
             while let Some(within) = take_lowest(&mut bits) {
-                let slot = SlotIndex { queue, within };
-                let has = self.queue_flag(part, slot.tag_offset()).load(Ordering::Acquire);
-                if has == tag && meant(slot) {
+                if meant(SlotIndex { queue, within }) {
                     return true;
                 }
             }
         }
         false
+    }
+
+    /// The slots of a queue with this tag, as bits. Those of slots that are active stand still.
+    fn equal_tags(&self, part: u32, queue: usize, tag: u32) -> u64 {
+        let mut tags = [0_u32; QUEUE_SLOTS];
+        let first = SlotIndex { queue, within: 0 };
+        let source = self.queue_at(part, first.tag_offset(), size_of_val(&tags));
+        // SAFETY: a queue has a tag for each slot, as the layout says. Others may change some of
+        // them meanwhile: of slots that were not active when this was called.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                source.cast_const().cast(),
+                tags.as_mut_ptr(),
+                tags.len(),
+            );
+        }
+        let bits = tags.iter().enumerate().map(|(at, has)| u64::from(*has == tag) << at);
+        bits.fold(0, |all, bit| all | bit)
     }
 
     /// Whether the node changes a record of this tag.
@@ -283,7 +304,7 @@ impl ArenaView {
         for at in places {
             let slot = slot_at(queue, at);
             let state = self.queue_word(part, slot.offset());
-            let word = SlotState::claimed(client, at);
+            let word = QueueSlotState::claimed(client, at);
             if state.compare_exchange(0, word, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 if at != turn {
                     // The next ones follow this slot: else each of them would try those that were
@@ -353,7 +374,7 @@ impl ArenaView {
         // SAFETY: a slot has room for the longest contents; it is this thread's until it is
         // submitted or freed, and the node uses no copy that it made before.
         unsafe { std::ptr::copy_nonoverlapping(contents.as_ptr(), dest, len) };
-        SlotState::submitted(change.client, slot, &contents[..len])
+        QueueSlotState::submitted(change.client, slot, &contents[..len])
     }
 }
 

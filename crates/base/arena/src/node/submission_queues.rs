@@ -17,9 +17,9 @@ use super::queue_owners::QueueOwners;
 use crate::layout::ArenaLayout;
 use crate::submission::{
     CONTENTS_LEN_MAX, HEADER_OFFSET, NODE_CORE_OFFSET, NODE_LOCKS, OPEN_OFFSET, QUEUE_SLOT_LEN,
-    QUEUE_SLOTS, QUEUES, QueueWaiter, REFERENCE_OFFSET, RawSlotHeader, SOLE_CLIENT_OFFSET,
-    SlotContents, SlotIndex, SlotState, node_lock_offset, pending_offset, queue_offset, tag_of,
-    waiter_offset,
+    QUEUE_SLOTS, QUEUES, QueueSlotState, QueueWaiter, REFERENCE_OFFSET, RawSlotHeader,
+    SOLE_CLIENT_OFFSET, SlotContents, SlotIndex, node_lock_offset, pending_offset, queue_offset,
+    tag_of, waiter_offset,
 };
 
 /// Bytes of a slot that are mostly used.
@@ -238,10 +238,10 @@ impl SubmissionQueues {
     fn revoke(&self, part: u32, slot: SlotIndex) -> u64 {
         let state = self.word(part, slot.offset());
         let word = state.load(Ordering::SeqCst);
-        if SlotState::of(word) != SlotState::Claimed {
+        if QueueSlotState::of(word) != QueueSlotState::Claimed {
             return word;
         }
-        let revoked = SlotState::Revoked as u64;
+        let revoked = QueueSlotState::Revoked as u64;
         // If another thread was faster it is submitted now, or the client frees it: a slot that it
         // claims after this call began it cannot submit.
         match state.compare_exchange(word, revoked, Ordering::SeqCst, Ordering::SeqCst) {
@@ -392,14 +392,14 @@ impl SubmissionQueues {
     /// submitted, and is not what its client has submitted, is thrown away.
     fn find(&self, part: u32, slot: SlotIndex, entry: &mut SubmissionEntry) -> bool {
         let word = self.word(part, slot.offset()).load(Ordering::SeqCst);
-        match SlotState::of(word) {
-            SlotState::Submitted => self.copy(part, (slot, word), entry),
-            SlotState::Claimed => {
+        match QueueSlotState::of(word) {
+            QueueSlotState::Submitted => self.copy(part, (slot, word), entry),
+            QueueSlotState::Claimed => {
                 // It is about to be submitted, or just was: to be looked at the next time.
                 self.pending(part, slot.queue).fetch_or(slot.bit(), Ordering::SeqCst);
                 false
             }
-            SlotState::Free | SlotState::Revoked => false,
+            QueueSlotState::Free | QueueSlotState::Revoked => false,
         }
     }
 
@@ -411,7 +411,7 @@ impl SubmissionQueues {
         self.copy_out(part, slot.offset() + HEADER_OFFSET, &mut entry.raw[..entry.len]);
         entry.tag = tag_of(entry.hash());
         let is_right = entry.contents().is_some()
-            && SlotState::submitted(entry.client, slot, &entry.raw[..entry.len]) == word;
+            && QueueSlotState::submitted(entry.client, slot, &entry.raw[..entry.len]) == word;
         if !is_right {
             self.discard(part, entry);
         }
@@ -545,7 +545,7 @@ impl SubmissionQueues {
         visit: &mut impl FnMut(&SubmissionEntry),
     ) {
         let word = self.revoke(part, slot);
-        if SlotState::of(word) != SlotState::Submitted {
+        if QueueSlotState::of(word) != QueueSlotState::Submitted {
             return;
         }
         let mut entry = SubmissionEntry::EMPTY;

@@ -125,7 +125,7 @@ fn a_change_is_submitted_with_all_that_the_node_needs() {
     assert!(node.submit(&change(b"abc"), |value, head| {
         assert_eq!((value, head.version), (&[9; HEAD_LEN][..], Version(7)));
         let slot = node.marked().unwrap();
-        assert_eq!(SlotState::of(node.state(slot).load(SeqCst)), SlotState::Claimed);
+        assert_eq!(QueueSlotState::of(node.state(slot).load(SeqCst)), QueueSlotState::Claimed);
         true
     }));
     let slot = node.marked().unwrap();
@@ -138,7 +138,7 @@ fn a_change_is_submitted_with_all_that_the_node_needs() {
     let contents = SlotContents::read(&raw).unwrap();
     assert_eq!(contents.label.hash, ID.hash());
     assert_eq!((contents.body, contents.payload), (&b"abc"[..], &b"def"[..]));
-    let submitted = SlotState::submitted(ClientId(77), slot, &raw[..contents.label.len()]);
+    let submitted = QueueSlotState::submitted(ClientId(77), slot, &raw[..contents.label.len()]);
     assert_eq!(node.state(slot).load(SeqCst), submitted);
     // Until it is carried out the look-up table may be behind, and nobody else can submit.
     assert!(node.view.head(&ID, Epoch(5), &mut [0; HEAD_LEN]).is_none());
@@ -227,12 +227,12 @@ fn strangers_to_a_dataset_do_not_submit() {
 fn a_revoked_or_closed_out_client_does_not_submit() {
     let node = Node::new();
     assert!(!node.submit(&change(b"abc"), |_, _| {
-        node.state(node.marked().unwrap()).store(SlotState::Revoked as u64, SeqCst);
+        node.state(node.marked().unwrap()).store(QueueSlotState::Revoked as u64, SeqCst);
         true
     }));
     assert!(!node.submit(&change(b"abc"), |_, _| {
         node.word(OPEN_OFFSET).store(0, SeqCst);
-        node.state(node.marked().unwrap()).store(SlotState::Revoked as u64, SeqCst);
+        node.state(node.marked().unwrap()).store(QueueSlotState::Revoked as u64, SeqCst);
         true
     }));
     node.word(OPEN_OFFSET).store(3, SeqCst);
@@ -247,12 +247,12 @@ fn a_revoked_or_closed_out_client_does_not_submit() {
 fn a_record_that_another_client_has_marked_is_left_alone() {
     let node = Node::new();
     let looks = || node.view.head(&ID, Epoch(5), &mut [0; HEAD_LEN]).is_some();
-    for word in [SlotState::claimed(ClientId(8), 5), SlotState::Revoked as u64] {
+    for word in [QueueSlotState::claimed(ClientId(8), 5), QueueSlotState::Revoked as u64] {
         node.mark_elsewhere(word);
         assert!(!node.submit(&change(b"abc"), |_, _| true));
         assert!(looks(), "nothing has changed yet");
     }
-    node.mark_elsewhere(SlotState::submitted(ClientId(8), slot_at(OTHER, 5), b"any"));
+    node.mark_elsewhere(QueueSlotState::submitted(ClientId(8), slot_at(OTHER, 5), b"any"));
     assert!(!node.submit(&change(b"abc"), |_, _| true) && !looks());
     let owned = node.mapping.long_word(node.layout.lookup_offset() as usize + OWNED_OFFSET);
     owned.store(1 << QUEUE, SeqCst);

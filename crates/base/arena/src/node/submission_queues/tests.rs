@@ -37,14 +37,16 @@ const fn hash_of(record: usize) -> u64 {
 /// The steps of a client before it submits; returns the state with which it does.
 fn prepare(queues: &SubmissionQueues, part: u32, record: usize, number: usize) -> u64 {
     let slot = slot(number);
-    queues.word(part, slot.offset()).store(SlotState::claimed(CLIENT, number), Ordering::SeqCst);
+    queues
+        .word(part, slot.offset())
+        .store(QueueSlotState::claimed(CLIENT, number), Ordering::SeqCst);
     queues.flag(part, slot.tag_offset()).store(tag_of(hash_of(record)), Ordering::SeqCst);
     queues.active(part, slot.queue).fetch_or(slot.bit(), Ordering::SeqCst);
     let header = RawSlotHeader::new(hash_of(record), (2, 1));
     let contents = [header.as_bytes(), b"abc"].concat();
     write(queues, part, slot.offset() + HEADER_OFFSET, &contents);
     queues.pending(part, slot.queue).fetch_or(slot.bit(), Ordering::SeqCst);
-    SlotState::submitted(queues.owners.owner(slot.queue), slot, &contents)
+    QueueSlotState::submitted(queues.owners.owner(slot.queue), slot, &contents)
 }
 
 fn write(queues: &SubmissionQueues, part: u32, offset: usize, bytes: &[u8]) {
@@ -59,8 +61,8 @@ fn submit(queues: &SubmissionQueues, part: u32, record: usize, number: usize) {
     queues.word(part, slot(number).offset()).store(submitted, Ordering::SeqCst);
 }
 
-fn state(queues: &SubmissionQueues, part: u32, number: usize) -> SlotState {
-    SlotState::of(queues.word(part, slot(number).offset()).load(Ordering::SeqCst))
+fn state(queues: &SubmissionQueues, part: u32, number: usize) -> QueueSlotState {
+    QueueSlotState::of(queues.word(part, slot(number).offset()).load(Ordering::SeqCst))
 }
 
 /// Whether there is a mark in a slot.
@@ -149,10 +151,10 @@ fn an_entry_is_taken_once_and_frees_its_slot_when_done() {
         assert_eq!((contents.body, contents.payload), (&b"ab"[..], &b"c"[..]));
         assert_eq!(entry.client().get(), CLIENT.get() + entry.slot.queue as u64);
         let at = number(entry);
-        assert_eq!(state(&queues, 1, at), SlotState::Submitted, "until it is done");
+        assert_eq!(state(&queues, 1, at), QueueSlotState::Submitted, "until it is done");
         assert!(has_mark(&queues, 1, at));
         queues.done(1, entry);
-        assert_eq!(state(&queues, 1, at), SlotState::Free);
+        assert_eq!(state(&queues, 1, at), QueueSlotState::Free);
         assert!(!has_mark(&queues, 1, at));
         taken.push((entry.hash(), at));
     });
@@ -223,8 +225,8 @@ fn a_record_that_changes_is_revoked_or_carried_out_before() {
     assert_eq!(lock(&queues, 8), (LockConflict::Lock(2), vec![]));
     assert_eq!(lock(&queues, 5), (LockConflict::Lock(3), vec![3 * QUEUE_SLOTS]));
     assert_eq!(node_locks(&queues, 0), [3, 8, 5].map(|record| tag_of(hash_of(record))));
-    assert_eq!(state(&queues, 0, 1), SlotState::Revoked);
-    assert_eq!(state(&queues, 0, 2), SlotState::Claimed, "another record");
+    assert_eq!(state(&queues, 0, 1), QueueSlotState::Revoked);
+    assert_eq!(state(&queues, 0, 2), QueueSlotState::Claimed, "another record");
     // Nothing of it is pending, though the bit of its slot is set.
     assert!(take_all_but_locks(&queues).is_empty());
     (1..4).for_each(|lock| queues.unlock_exclusive(0, lock));
@@ -254,7 +256,7 @@ fn where_there_are_not_enough_locks_the_table_is_closed() {
     assert!(is_open(&queues));
     assert_eq!(lock(&queues, 100), (LockConflict::Table, vec![5]));
     assert!(!is_open(&queues), "until the records are changed");
-    assert_eq!(state(&queues, 0, 6), SlotState::Revoked);
+    assert_eq!(state(&queues, 0, 6), QueueSlotState::Revoked);
     assert_eq!(lock(&queues, 101), (LockConflict::Table, vec![]));
     (1..NODE_LOCKS).for_each(|lock| queues.unlock_exclusive(0, lock));
     assert!(node_locks(&queues, 0).is_empty() && take_all(&queues, 0).is_empty());
@@ -271,7 +273,7 @@ fn a_table_that_is_closed_takes_nothing_more() {
     queues.pending(0, 0).fetch_and(!slot(3).bit(), Ordering::SeqCst);
     queues.close(0);
     assert!(!is_open(&queues));
-    assert_eq!(state(&queues, 0, 1), SlotState::Revoked);
+    assert_eq!(state(&queues, 0, 1), QueueSlotState::Revoked);
     assert_eq!(numbers_taken(&queues, 0), [2, 3], "submitted entries stay");
     // Whatever comes now was not submitted.
     submit(&queues, 0, 6, 4);
@@ -320,7 +322,7 @@ fn an_entry_whose_mark_went_is_not_carried_out() {
             taken += 1;
         }
     });
-    assert_eq!((taken, state(&queues, 0, 1)), (0, SlotState::Free));
+    assert_eq!((taken, state(&queues, 0, 1)), (0, QueueSlotState::Free));
     assert!(node_locks(&queues, 0).is_empty());
 }
 
@@ -408,10 +410,10 @@ fn a_queue_is_given_again_when_all_shards_have_cleared_it() {
     assert_eq!(owned(), (1 << GIVEN) - 2);
     assert_eq!(queues.give(ClientId(99)), Some(0));
     for part in 0..2 {
-        assert_eq!(state(&queues, part, 1), SlotState::Free);
+        assert_eq!(state(&queues, part, 1), QueueSlotState::Free);
         assert!(!has_mark(&queues, part, 1));
     }
-    assert_eq!(state(&queues, 0, QUEUE_SLOTS), SlotState::Claimed, "that of another one");
+    assert_eq!(state(&queues, 0, QUEUE_SLOTS), QueueSlotState::Claimed, "that of another one");
     submit(&queues, 0, 3, 1);
     assert_eq!(take_all(&queues, 0)[0].client(), ClientId(99));
     (GIVEN..QUEUES).for_each(|queue| assert_eq!(queues.give(CLIENT), Some(queue)));
