@@ -24,6 +24,9 @@ pub(crate) const TICKET_LIFE: Duration = Duration::from_secs(24 * 3600);
 /// Time for which such a ticket can be renewed.
 pub(crate) const TICKET_RENEWABLE: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// The user that the kernel names in place of one who has no number in the node's user namespace.
+const OVERFLOW_UID: u32 = 65_534;
+
 /// How a node gives out tickets.
 #[derive(Debug)]
 pub(crate) struct TicketOffice {
@@ -51,6 +54,10 @@ impl TicketOffice {
     ) -> Result<(Vec<u8>, [u8; 32])> {
         if peer.identity.role != PeerRole::Guest {
             return Err(denied(peer, "ask for a ticket here: it has proved who it is"));
+        }
+        if peer.identity.uid == OVERFLOW_UID {
+            let words = "the kernel does not tell the user: no number here, or uid 65534 itself";
+            return Err(Error::new(ErrorKind::Denied, words));
         }
         let failed = |errno| Error::io("ask for the peer's groups", errno);
         let credentials = sockopt::socket_peercred(socket).map_err(failed)?;
