@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use samite_client::runtime::{ClusterDir, RuntimeDir, TicketFile};
 use samite_client::{
-    Client, ClientOperation, ClientOptions, ClusterConfig, Dataset, KeyRotation, KeySet,
+    Client, ClientOperation, ClientOptions, ClusterConfig, ClusterKeys, Dataset, KeyRotation,
     TicketOrder, TransportKind,
 };
 use samite_testkit::LocalCluster;
@@ -47,7 +47,7 @@ impl Drop for StopAtEnd<'_> {
 fn rotate(cluster: &LocalCluster, nodes: u32, cut_at: usize) -> Result<u32> {
     let dir = dir_of(cluster);
     let mut writes = 0;
-    let mut keep = |keys: &KeySet| {
+    let mut keep = |keys: &ClusterKeys| {
         writes += 1;
         if writes > cut_at {
             return Err(Error::new(ErrorKind::Interrupted, "cut off"));

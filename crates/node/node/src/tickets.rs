@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use samite_transport::server::{ConnectionPeer, TicketLives};
-use samite_transport::{KeySet, PeerRole, SharedKeys, TlsAuthorities, ticket};
+use samite_transport::{ClusterKeys, PeerRole, SharedKeys, TlsAuthorities, ticket};
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::ticket::{
     IssuedTicket, KeyNumbers, KeyStep, TICKET_GROUPS_MAX, TICKET_VERSION, TicketClaims,
@@ -111,7 +111,7 @@ impl TicketOffice {
     pub fn change_key(&self, step: &KeyStep) -> Result<KeyNumbers> {
         let before = self.keys.load();
         let after = match step {
-            KeyStep::Tell => KeySet::clone(&before),
+            KeyStep::Tell => ClusterKeys::clone(&before),
             KeyStep::Prepare { number, sealed } => {
                 // A step that comes again is sealed by a key that may be the one before by now.
                 let opened = before.current().open_next(*number, sealed).or_else(|error| {

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use samite_client::runtime::{ClusterDir, ClusterFile, ClusterSetup, NodeEntry, RuntimeDir};
-use samite_client::{Client, ClusterConfig, KeySet};
+use samite_client::{Client, ClusterConfig, ClusterKeys};
 use samite_node::{
     ClusterTiming, CoordinatorConfig, FlashConfig, NodeConfig, NodeEvent, SCRUB_INTERVAL,
     StopHandle, StoreConfig, TlsConfig,
@@ -79,7 +79,7 @@ pub struct LocalCluster {
     _scratch: tempfile::TempDir,
     runtime: RuntimeDir,
     dir: ClusterDir,
-    keys: KeySet,
+    keys: ClusterKeys,
     nodes: Vec<LocalNode>,
 }
 
@@ -105,7 +105,7 @@ impl LocalCluster {
         runtime.create()?;
         let dir = runtime.cluster(&options.name)?;
         dir.create()?;
-        let keys = KeySet::generate(&SystemEntropy);
+        let keys = ClusterKeys::generate(&SystemEntropy);
         dir.write_keys(&keys)?;
         let mut cluster =
             Self { options, _scratch: scratch, runtime, dir, keys, nodes: Vec::new() };
