@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use samite_transport::client::{NodeLink, OutgoingRequest};
-use samite_transport::{Address, ClusterKey, Credential, KeySet};
+use samite_transport::{Address, ClusterKey, ClusterKeys, Credential};
 use samite_types::{ClientId, Deadline, Entropy, Error, ErrorKind, NodeId, Result, SystemEntropy};
 use samite_wire::control::{ControlReply, ControlRequest, decode, encode};
 use samite_wire::frame::FrameKind;
@@ -33,7 +33,7 @@ enum RotationStep {
 
 /// What is to be done next, by what the owner's file has and what the nodes have. With
 /// `keeps_before`, the key before is not dropped.
-fn next_step(own: &KeySet, nodes: &[KeyNumbers], keeps_before: bool) -> RotationStep {
+fn next_step(own: &ClusterKeys, nodes: &[KeyNumbers], keeps_before: bool) -> RotationStep {
     let newest = own.newest().number();
     let first = |is_behind: &dyn Fn(&KeyNumbers) -> bool| nodes.iter().position(is_behind);
     let knows = |node: &KeyNumbers| node.current == newest || node.other == Some(newest);
@@ -58,9 +58,9 @@ fn next_step(own: &KeySet, nodes: &[KeyNumbers], keeps_before: bool) -> Rotation
 /// Changes the cluster key at all nodes.
 pub struct KeyRotation<'a> {
     /// The keys in the owner's file.
-    pub own: KeySet,
+    pub own: ClusterKeys,
     /// Writes the owner's file, safe whenever the machine dies.
-    pub keep: &'a mut dyn FnMut(&KeySet) -> Result<()>,
+    pub keep: &'a mut dyn FnMut(&ClusterKeys) -> Result<()>,
     /// All nodes, and each process with a voter alone: where each is reached.
     pub nodes: Vec<(NodeId, Vec<String>)>,
     /// The key before stays, so that holders of tickets get new ones; the next run drops it.
@@ -112,7 +112,7 @@ impl KeyRotation<'_> {
         }
     }
 
-    fn write_own(&mut self, keys: KeySet) -> Result<()> {
+    fn write_own(&mut self, keys: ClusterKeys) -> Result<()> {
         (self.keep)(&keys)?;
         self.own = keys;
         Ok(())
@@ -197,13 +197,13 @@ mod tests {
 
     /// Nodes, the owner's file, and clients that read it again when they are refused.
     struct World {
-        own: KeySet,
-        nodes: Vec<KeySet>,
+        own: ClusterKeys,
+        nodes: Vec<ClusterKeys>,
     }
 
     impl World {
         fn numbers(&self) -> Vec<KeyNumbers> {
-            self.nodes.iter().map(KeySet::numbers).collect()
+            self.nodes.iter().map(ClusterKeys::numbers).collect()
         }
 
         /// One step of a run. `false`: there was nothing to do.
@@ -251,7 +251,7 @@ mod tests {
         /// A node or the owner dies and comes again, with what its file says.
         fn restart(&mut self) {
             for keys in self.nodes.iter_mut().chain([&mut self.own]) {
-                *keys = KeySet::parse(&keys.to_bytes()).unwrap();
+                *keys = ClusterKeys::parse(&keys.to_bytes()).unwrap();
             }
         }
     }
@@ -263,8 +263,8 @@ mod tests {
             runs in proptest::collection::vec((0_usize..25, any::<bool>(), 0_u8..4), 1..8),
         ) {
             let mut world = World {
-                own: KeySet::new(key(1)),
-                nodes: vec![KeySet::new(key(1)); count],
+                own: ClusterKeys::new(key(1)),
+                nodes: vec![ClusterKeys::new(key(1)); count],
             };
             for (steps, keeps_before, change) in runs {
                 world.begin();
@@ -288,7 +288,7 @@ mod tests {
             while world.step(false) {
                 world.check();
             }
-            let (number, first) = (world.own.current().number(), KeySet::new(key(1)));
+            let (number, first) = (world.own.current().number(), ClusterKeys::new(key(1)));
             prop_assert!(number > 1);
             for keys in world.nodes.iter().chain([&world.own]) {
                 prop_assert_eq!(keys.numbers(), KeyNumbers { current: number, other: None });

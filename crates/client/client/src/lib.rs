@@ -88,5 +88,5 @@ pub use pending::{FinishStep, PendingOperations};
 pub use revocations::RecallListener;
 pub use samite_arena::lookup::{HEAD_LEN, LookupHead};
 pub use samite_transport::client::WaitEnd;
-pub use samite_transport::{ClusterKey, Credential, KeySet, TlsAuthorities, TransportKind};
+pub use samite_transport::{ClusterKey, ClusterKeys, Credential, TlsAuthorities, TransportKind};
 pub use tickets::{TicketOrder, make_ticket_key};

@@ -3,7 +3,7 @@
 //! ```text
 //! ${SAMITE_RUNTIME_DIR:-${XDG_RUNTIME_DIR:-/tmp}/samite-UID}/      0700, the user's own
 //!   <cluster>/                                                     0700
-//!     key            0600: the cluster key ([`samite_transport::KeySet`])
+//!     key            0600: the cluster key ([`samite_transport::ClusterKeys`])
 //!     ticket         0600: in its place, for users who do not own the store ([`TicketFile`])
 //!     ca.pem         who signs the nodes' TLS certificates, where they have their own
 //!     cluster.json   [`ClusterFile`]: written last, once the store serves

@@ -16,7 +16,7 @@ use zerocopy::IntoBytes;
 use crate::credential::Credential;
 use crate::identity::ProvedCredential;
 use crate::key::ClusterKey;
-use crate::key_set::KeySet;
+use crate::key_set::ClusterKeys;
 use crate::proof::{Binding, ProofExchange, ProofRole};
 use crate::signing::is_signed;
 use crate::ticket;
@@ -90,7 +90,7 @@ pub(crate) enum NodeStep {
 /// The node and the connection in whose handshake a step is made.
 pub(crate) struct NodePlace<'a> {
     pub(crate) node: NodeId,
-    pub(crate) keys: &'a KeySet,
+    pub(crate) keys: &'a ClusterKeys,
     /// Those who have proved nothing may come, and nobody else.
     pub(crate) is_for_guests: bool,
     pub(crate) binding: Option<&'a Binding>,

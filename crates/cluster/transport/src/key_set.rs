@@ -15,14 +15,14 @@ const ENTRY_LEN: usize = 4 + ClusterKey::LEN;
 /// The cluster keys that a node or an owner knows: the current one, and while keys are changed the
 /// one before it or the one after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeySet {
+pub struct ClusterKeys {
     /// Comes of the cluster's first key.
     id: [u8; Self::ID_LEN],
     current: ClusterKey,
     other: Option<ClusterKey>,
 }
 
-impl KeySet {
+impl ClusterKeys {
     /// This key alone.
     #[must_use]
     pub fn new(current: ClusterKey) -> Self {
@@ -196,7 +196,7 @@ fn entry(bytes: &[u8; ENTRY_LEN]) -> Option<ClusterKey> {
     Some(ClusterKey::numbered(key.try_into().ok()?, u32::from_le_bytes(*number)))
 }
 
-impl From<ClusterKey> for KeySet {
+impl From<ClusterKey> for ClusterKeys {
     fn from(key: ClusterKey) -> Self {
         Self::new(key)
     }
@@ -204,30 +204,30 @@ impl From<ClusterKey> for KeySet {
 
 /// The keys of a node, which all of its threads see.
 #[derive(Clone)]
-pub struct SharedKeys(Arc<RwLock<Arc<KeySet>>>);
+pub struct SharedKeys(Arc<RwLock<Arc<ClusterKeys>>>);
 
 impl SharedKeys {
     /// These keys.
     #[must_use]
-    pub fn new(keys: KeySet) -> Self {
+    pub fn new(keys: ClusterKeys) -> Self {
         Self(Arc::new(RwLock::new(Arc::new(keys))))
     }
 
     /// The keys as they are now.
     #[must_use]
-    pub fn load(&self) -> Arc<KeySet> {
+    pub fn load(&self) -> Arc<ClusterKeys> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Other keys from now on. Connections that are there stay.
-    pub fn store(&self, keys: KeySet) {
+    pub fn store(&self, keys: ClusterKeys) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
     }
 }
 
 impl From<ClusterKey> for SharedKeys {
     fn from(key: ClusterKey) -> Self {
-        Self::new(KeySet::new(key))
+        Self::new(ClusterKeys::new(key))
     }
 }
 
@@ -245,10 +245,10 @@ mod tests {
 
     #[test]
     fn a_first_key_alone_is_its_bytes() {
-        let set = KeySet::new(ClusterKey::new([7; 32]));
+        let set = ClusterKeys::new(ClusterKey::new([7; 32]));
         assert_eq!(set.to_bytes(), [7; 32]);
-        assert_eq!(KeySet::parse(&[7; 32]).unwrap(), set);
-        assert!(KeySet::parse(&[7; 31]).is_err() && KeySet::parse(&[]).is_err());
+        assert_eq!(ClusterKeys::parse(&[7; 32]).unwrap(), set);
+        assert!(ClusterKeys::parse(&[7; 31]).is_err() && ClusterKeys::parse(&[]).is_err());
     }
 
     proptest! {
@@ -261,10 +261,10 @@ mod tests {
         ) {
             let key = |(number, bytes)| ClusterKey::numbered(bytes, number);
             let other = other.filter(|(number, _)| *number != current.0);
-            let set = KeySet { id, current: key(current), other: other.map(key) };
-            prop_assert_eq!(KeySet::parse(&set.to_bytes()).unwrap(), set);
-            if let Ok(read) = KeySet::parse(&garbage) {
-                prop_assert_eq!(KeySet::parse(&read.to_bytes()).unwrap(), read);
+            let set = ClusterKeys { id, current: key(current), other: other.map(key) };
+            prop_assert_eq!(ClusterKeys::parse(&set.to_bytes()).unwrap(), set);
+            if let Ok(read) = ClusterKeys::parse(&garbage) {
+                prop_assert_eq!(ClusterKeys::parse(&read.to_bytes()).unwrap(), read);
             }
         }
     }

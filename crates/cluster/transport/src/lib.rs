@@ -34,6 +34,6 @@ pub use authorities::TlsAuthorities;
 pub use credential::Credential;
 pub use identity::{PeerIdentity, PeerRole};
 pub use key::ClusterKey;
-pub use key_set::{KeySet, SharedKeys};
+pub use key_set::{ClusterKeys, SharedKeys};
 pub use signing::SigningPair;
 pub use tls::TlsFiles;

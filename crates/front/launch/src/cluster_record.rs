@@ -9,7 +9,7 @@ use std::io::{ErrorKind as IoKind, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use samite_client::KeySet;
+use samite_client::ClusterKeys;
 use samite_client::runtime::{ClusterDir, ClusterSetup, EtcdEntry};
 use samite_types::{Error, ErrorKind, Result, SystemEntropy};
 use serde::{Deserialize, Serialize};
@@ -49,7 +49,7 @@ impl CoordinatorLocation {
 pub struct ClusterRecord {
     /// Name of the cluster.
     pub cluster: String,
-    /// Its keys, as the key file has them ([`KeySet`]).
+    /// Its keys, as the key file has them ([`ClusterKeys`]).
     pub key: Vec<u8>,
     /// Where its coordinators keep their state.
     pub keeper: CoordinatorLocation,
@@ -69,7 +69,7 @@ fn path_in(durable: &Path) -> PathBuf {
 impl ClusterRecord {
     /// For a cluster that begins.
     pub fn fresh(cluster: &str, keeper: CoordinatorLocation) -> Self {
-        let key = KeySet::generate(&SystemEntropy).to_bytes();
+        let key = ClusterKeys::generate(&SystemEntropy).to_bytes();
         let (cluster, etcd_members) = (cluster.to_owned(), Vec::new());
         Self { cluster, key, keeper, etcd_members, voters: 0, is_founded: false }
     }

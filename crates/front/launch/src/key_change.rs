@@ -4,7 +4,7 @@ use std::fs::{File, TryLockError};
 use std::time::Duration;
 
 use samite_client::runtime::{ClusterDir, ClusterFile};
-use samite_client::{KeyRotation, KeySet};
+use samite_client::{ClusterKeys, KeyRotation};
 use samite_placement::ClusterMap;
 use samite_types::{Error, ErrorKind, NodeId, Result};
 
@@ -52,13 +52,13 @@ pub fn change_key(
     if let Some(authorities) = dir.read_authorities()? {
         own = own.with_authorities(&authorities);
     }
-    let mut keep = |keys: &KeySet| keep(dir, file, keys);
+    let mut keep = |keys: &ClusterKeys| keep(dir, file, keys);
     // The two may differ after a change that was cut off between them.
     keep(&own)?;
     KeyRotation { own, keep: &mut keep, nodes, keeps_before, timeout }.run()
 }
 
-fn keep(dir: &ClusterDir, file: &ClusterFile, keys: &KeySet) -> Result<()> {
+fn keep(dir: &ClusterDir, file: &ClusterFile, keys: &ClusterKeys) -> Result<()> {
     if let Some(durable) = &file.setup.durable
         && let Some(mut record) = ClusterRecord::find(durable)?
     {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use samite_coordinator::ClusterTiming;
 use samite_coordinator::store::EtcdTls;
-use samite_transport::{KeySet, TlsAuthorities, TlsFiles};
+use samite_transport::{ClusterKeys, TlsAuthorities, TlsFiles};
 use samite_types::fault::FaultTable;
 use samite_types::{Epoch, NodeId, Result};
 use samite_wire::control::NodeInfo;
@@ -44,7 +44,7 @@ pub struct NodeConfig {
     /// Whether that is with TLS, and nothing else.
     pub tls: TlsConfig,
     /// The cluster keys that count.
-    pub keys: KeySet,
+    pub keys: ClusterKeys,
     /// File that tells of faults made on purpose; made with the first. None: nobody is told.
     pub fault_log: Option<PathBuf>,
     /// Faults by which it goes from its start.

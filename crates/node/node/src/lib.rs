@@ -63,7 +63,7 @@ pub use config::{
 pub use metrics_address::MetricsAddress;
 pub use run::run;
 pub use samite_coordinator::ClusterTiming;
-pub use samite_transport::{KeySet, TlsAuthorities, TlsFiles};
+pub use samite_transport::{ClusterKeys, TlsAuthorities, TlsFiles};
 
 /// etcd, for coordinators that keep their state there: on this machine, or wherever it is.
 pub mod etcd {

@@ -58,27 +58,14 @@ pub fn run(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHan
 
 fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandle) -> Result<()> {
     check_shards(&config)?;
-    let keys = cluster_keys(&config);
     let targets = Arc::new(NodeTargets::new(&config));
     let memory = targets.handle(&BackendSpec::default())?;
     let arena = arena_of(&*memory)?;
-    let mut listeners = listen(&config)?;
-    let addresses = addresses(&config.socket, &listeners);
-    if let Some(path) = &config.ticket_socket {
-        listeners.push(Listener::guests(path)?);
-    }
+    let (listeners, addresses) = listen(&config)?;
     let scraped = config.metrics.as_ref().map(MetricsServer::listen).transpose()?;
     let faults = faults::faults(&config);
-    let tickets = TicketOffice {
-        cluster: config.cluster.clone(),
-        keys: keys.clone(),
-        authorities: match &config.tls {
-            TlsConfig::Files { authorities, .. } => Some(authorities.clone()),
-            TlsConfig::Off | TlsConfig::ClusterKey => None,
-        },
-        key_file: config.key_file.clone(),
-        lives: Arc::default(),
-    };
+    let tickets = ticket_office(&config);
+    let keys = tickets.keys.clone();
     let loops = event_loops(&config, &tickets, &faults, listeners)?;
     let mine = (config.node, config.shards);
     let flash =
@@ -241,7 +228,21 @@ fn cluster_keys(config: &NodeConfig) -> SharedKeys {
     })
 }
 
-fn listen(config: &NodeConfig) -> Result<Vec<Listener>> {
+fn ticket_office(config: &NodeConfig) -> TicketOffice {
+    TicketOffice {
+        cluster: config.cluster.clone(),
+        keys: cluster_keys(config),
+        authorities: match &config.tls {
+            TlsConfig::Files { authorities, .. } => Some(authorities.clone()),
+            TlsConfig::Off | TlsConfig::ClusterKey => None,
+        },
+        key_file: config.key_file.clone(),
+        lives: Arc::default(),
+    }
+}
+
+/// The node's listeners, and where clients reach it. Users who ask for tickets are told elsewhere.
+fn listen(config: &NodeConfig) -> Result<(Vec<Listener>, Vec<String>)> {
     let mut listeners = vec![Listener::unix(&config.socket)?];
     let is_plain = matches!(config.tls, TlsConfig::Off);
     let scheme = if is_plain { TransportKind::Tcp } else { TransportKind::Tls };
@@ -261,7 +262,9 @@ fn listen(config: &NodeConfig) -> Result<Vec<Listener>> {
             std::mem::forget(listener.try_clone()?);
         }
     }
-    Ok(listeners)
+    let addresses = addresses(&config.socket, &listeners);
+    listeners.extend(config.ticket_socket.as_deref().map(Listener::guests).transpose()?);
+    Ok((listeners, addresses))
 }
 
 /// Where the node can be reached, best first.

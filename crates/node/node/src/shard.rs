@@ -8,6 +8,7 @@ mod clients;
 mod commits;
 mod control;
 mod copies;
+mod credentials;
 mod delegations;
 mod join;
 mod locks;

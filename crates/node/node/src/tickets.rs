@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use samite_transport::server::{ConnectionPeer, TicketLives};
-use samite_transport::{KeySet, PeerRole, SharedKeys, TlsAuthorities, ticket};
+use samite_transport::{ClusterKeys, PeerRole, SharedKeys, TlsAuthorities, ticket};
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::ticket::{
     IssuedTicket, KeyNumbers, KeyStep, TICKET_GROUPS_MAX, TICKET_VERSION, TicketClaims,
@@ -23,6 +23,9 @@ use crate::shared::NodeShared;
 pub(crate) const TICKET_LIFE: Duration = Duration::from_secs(24 * 3600);
 /// Time for which such a ticket can be renewed.
 pub(crate) const TICKET_RENEWABLE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The user that the kernel names in place of one who has no number in the node's user namespace.
+const OVERFLOW_UID: u32 = 65_534;
 
 /// How a node gives out tickets.
 #[derive(Debug)]
@@ -51,6 +54,10 @@ impl TicketOffice {
     ) -> Result<(Vec<u8>, [u8; 32])> {
         if peer.identity.role != PeerRole::Guest {
             return Err(denied(peer, "ask for a ticket here: it has proved who it is"));
+        }
+        if peer.identity.uid == OVERFLOW_UID {
+            let words = "the kernel does not tell the user: no number here, or uid 65534 itself";
+            return Err(Error::new(ErrorKind::Denied, words));
         }
         let failed = |errno| Error::io("ask for the peer's groups", errno);
         let credentials = sockopt::socket_peercred(socket).map_err(failed)?;
@@ -104,7 +111,7 @@ impl TicketOffice {
     pub fn change_key(&self, step: &KeyStep) -> Result<KeyNumbers> {
         let before = self.keys.load();
         let after = match step {
-            KeyStep::Tell => KeySet::clone(&before),
+            KeyStep::Tell => ClusterKeys::clone(&before),
             KeyStep::Prepare { number, sealed } => {
                 // A step that comes again is sealed by a key that may be the one before by now.
                 let opened = before.current().open_next(*number, sealed).or_else(|error| {

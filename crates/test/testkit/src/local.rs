@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use samite_client::runtime::{
     ClusterDir, ClusterFile, ClusterSetup, LocalProcess, NodeEntry, RuntimeDir,
 };
-use samite_client::{Client, ClusterConfig, KeySet};
+use samite_client::{Client, ClusterConfig, ClusterKeys};
 use samite_node::{
     ClusterTiming, CoordinatorConfig, FlashConfig, NodeConfig, NodeEvent, SCRUB_INTERVAL,
     StopHandle, StoreConfig, TlsConfig,
@@ -81,7 +81,7 @@ pub struct LocalCluster {
     _scratch: tempfile::TempDir,
     runtime: RuntimeDir,
     dir: ClusterDir,
-    keys: KeySet,
+    keys: ClusterKeys,
     nodes: Vec<LocalNode>,
 }
 
@@ -107,7 +107,7 @@ impl LocalCluster {
         runtime.create()?;
         let dir = runtime.cluster(&options.name)?;
         dir.create()?;
-        let keys = KeySet::generate(&SystemEntropy);
+        let keys = ClusterKeys::generate(&SystemEntropy);
         dir.write_keys(&keys)?;
         let mut cluster =
             Self { options, _scratch: scratch, runtime, dir, keys, nodes: Vec::new() };

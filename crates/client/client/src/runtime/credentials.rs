@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use samite_transport::ticket::UserTicket;
-use samite_transport::{Credential, KeySet, SigningPair, TlsAuthorities};
+use samite_transport::{ClusterKeys, Credential, SigningPair, TlsAuthorities};
 use samite_types::{Error, ErrorKind, NodeId, Result};
 use samite_wire::ticket::{IssuedTicket, SignedTicket};
 use serde::{Deserialize, Serialize};
@@ -40,7 +40,7 @@ impl ClusterDir {
     ///
     /// # Errors
     /// The error of the system.
-    pub fn write_keys(&self, keys: &KeySet) -> Result<()> {
+    pub fn write_keys(&self, keys: &ClusterKeys) -> Result<()> {
         write_file(&self.key_path(), &keys.to_bytes())
     }
 
@@ -49,7 +49,7 @@ impl ClusterDir {
     /// # Errors
     /// [`ErrorKind::Corrupt`] when they are none; [`ErrorKind::Denied`] when others may read them;
     /// otherwise as [`ClusterDir::check`], or the error of the system.
-    pub fn read_keys(&self) -> Result<KeySet> {
+    pub fn read_keys(&self) -> Result<ClusterKeys> {
         self.check()?;
         read_key_file(&self.key_path())
     }
@@ -238,9 +238,10 @@ impl std::fmt::Debug for TicketFile {
 /// # Errors
 /// [`ErrorKind::Corrupt`] when it has no keys; [`ErrorKind::Denied`] when others may read it;
 /// otherwise the error of the system.
-pub fn read_key_file(path: &Path) -> Result<KeySet> {
+pub fn read_key_file(path: &Path) -> Result<ClusterKeys> {
     check_private(path)?;
-    KeySet::parse(&read_file(path, KeySet::LEN_MAX)?).map_err(|error| error.context(path.display()))
+    ClusterKeys::parse(&read_file(path, ClusterKeys::LEN_MAX)?)
+        .map_err(|error| error.context(path.display()))
 }
 
 /// Whether there is a file or anything else of this name.

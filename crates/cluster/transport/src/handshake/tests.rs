@@ -46,7 +46,7 @@ fn ticket(key: &ClusterKey) -> UserTicket {
     UserTicket::new(bytes, pair(1), key.node_public_key()).unwrap()
 }
 
-fn place(keys: &KeySet) -> NodePlace<'_> {
+fn place(keys: &ClusterKeys) -> NodePlace<'_> {
     NodePlace {
         node: NodeId(3),
         keys,
@@ -93,7 +93,7 @@ fn refusal(result: Result<(Option<NodeId>, ProvedCredential)>) -> (ErrorKind, St
 
 #[test]
 fn both_sides_prove_the_key() {
-    let keys = KeySet::new(key(1));
+    let keys = ClusterKeys::new(key(1));
     let (node, proved) = exchange(&key(1).into(), Some(NodeId(9)), &place(&keys), |_| {}).unwrap();
     assert_eq!((node, proved), (Some(NodeId(9)), ProvedCredential::Key));
     let error = exchange(&key(2).into(), None, &place(&keys), |_| {});
@@ -106,7 +106,7 @@ fn both_sides_prove_the_key() {
 
 #[test]
 fn a_ticket_is_proved_by_its_private_key_and_the_nodes_by_theirs() {
-    let keys = KeySet::new(key(1));
+    let keys = ClusterKeys::new(key(1));
     let (_, proved) = exchange(&ticket(&key(1)).into(), None, &place(&keys), |_| {}).unwrap();
     let ProvedCredential::Ticket(claims) = proved else { panic!("{proved:?}") };
     assert_eq!((claims.uid, &claims.gids[..], claims.key_number), (1001, &[10, 20][..], 1));
@@ -120,7 +120,7 @@ fn a_ticket_is_proved_by_its_private_key_and_the_nodes_by_theirs() {
 
 #[test]
 fn a_copy_of_a_ticket_without_its_private_key_is_worthless() {
-    let keys = KeySet::new(key(1));
+    let keys = ClusterKeys::new(key(1));
     let stolen = ticket(&key(1));
     assert_eq!(
         UserTicket::new(stolen.bytes().to_vec(), pair(2), key(1).node_public_key())
@@ -157,7 +157,7 @@ fn a_copy_of_a_ticket_without_its_private_key_is_worthless() {
 
 #[test]
 fn a_ticket_that_says_anything_else_is_refused() {
-    let keys = KeySet::new(key(1));
+    let keys = ClusterKeys::new(key(1));
     let own = ticket(&key(1));
     let as_uid_0 = |hello: &mut Hello| {
         let HelloCredential::Ticket(bytes) = &mut hello.credential else { panic!() };
@@ -172,7 +172,7 @@ fn a_ticket_that_says_anything_else_is_refused() {
 
 #[test]
 fn tickets_end_and_belong_to_one_cluster_and_one_key() {
-    let keys = KeySet::new(key(1));
+    let keys = ClusterKeys::new(key(1));
     let ended = NodePlace { now_s: NOW_S + 10, ..place(&keys) };
     let (kind, words) = refusal(exchange(&ticket(&key(1)).into(), None, &ended, |_| {}));
     assert_eq!(kind, ErrorKind::WrongKey);
@@ -180,7 +180,7 @@ fn tickets_end_and_belong_to_one_cluster_and_one_key() {
     let (kind, words) = refusal(exchange(&ticket(&key(2)).into(), None, &place(&keys), |_| {}));
     assert_eq!(kind, ErrorKind::WrongKey);
     assert!(words.contains("not signed by key 1 of this cluster"), "{words}");
-    let next = KeySet::new(ClusterKey::numbered([5; 32], 2));
+    let next = ClusterKeys::new(ClusterKey::numbered([5; 32], 2));
     let (kind, words) = refusal(exchange(&ticket(&key(1)).into(), None, &place(&next), |_| {}));
     assert_eq!(kind, ErrorKind::WrongKey);
     assert!(words.contains("key 1, which does not count here"), "{words}");
@@ -188,7 +188,7 @@ fn tickets_end_and_belong_to_one_cluster_and_one_key() {
 
 #[test]
 fn guests_are_let_in_where_tickets_are_given_out_and_nobody_else_is() {
-    let keys = KeySet::new(key(1));
+    let keys = ClusterKeys::new(key(1));
     let guests = NodePlace { is_for_guests: true, ..place(&keys) };
     let (_, proved) = exchange(&Credential::Nothing, None, &guests, |_| {}).unwrap();
     assert_eq!(proved, ProvedCredential::Nothing);
@@ -201,7 +201,7 @@ fn guests_are_let_in_where_tickets_are_given_out_and_nobody_else_is() {
 
 #[test]
 fn every_field_of_a_hello_is_under_the_proofs() {
-    let keys = KeySet::new(key(1));
+    let keys = ClusterKeys::new(key(1));
     let bends: [fn(&mut Hello); 5] = [
         |hello| hello.client = ClientId(8),
         |hello| hello.node = Some(NodeId(1)),
@@ -219,7 +219,7 @@ fn every_field_of_a_hello_is_under_the_proofs() {
 
 #[test]
 fn a_proof_is_worth_nothing_on_another_connection() {
-    let keys = KeySet::new(key(1));
+    let keys = ClusterKeys::new(key(1));
     for credential in [key(1).into(), Credential::from(ticket(&key(1)))] {
         let names = (ClientId(7), None);
         let (client, hello) = ClientSide::start(names, false, &credential, &SystemEntropy);
@@ -251,7 +251,7 @@ fn a_proof_is_worth_nothing_on_another_connection() {
 
 #[test]
 fn a_client_that_skips_its_own_check_is_refused_by_the_node() {
-    let keys = KeySet::new(key(1));
+    let keys = ClusterKeys::new(key(1));
     for credential in [key(1).into(), Credential::from(ticket(&key(1)))] {
         for len in [0, 32, 64] {
             let names = (ClientId(7), None);
@@ -269,7 +269,7 @@ fn a_client_that_skips_its_own_check_is_refused_by_the_node() {
 
 #[test]
 fn a_proof_sent_back_to_its_maker_is_no_proof() {
-    let keys = KeySet::new(key(1));
+    let keys = ClusterKeys::new(key(1));
     for credential in [key(1).into(), Credential::from(ticket(&key(1)))] {
         let names = (ClientId(7), None);
         let (_, hello) = ClientSide::start(names, false, &credential, &SystemEntropy);
@@ -316,7 +316,7 @@ proptest! {
             FrameKind::ControlReply, FrameKind::Peer, FrameKind::PeerReply,
         ];
         let kind = kinds[usize::from(kind) - 1];
-        let keys = KeySet::new(key(1));
+        let keys = ClusterKeys::new(key(1));
         let credential =
             if with_ticket { ticket(&key(1)).into() } else { Credential::from(key(1)) };
         let (client, hello) =
@@ -335,7 +335,7 @@ proptest! {
 
     #[test]
     fn a_ticket_with_one_bit_changed_is_refused(at in any::<prop::sample::Index>(), bit in 0..8) {
-        let keys = KeySet::new(key(1));
+        let keys = ClusterKeys::new(key(1));
         let bend = |hello: &mut Hello| {
             let HelloCredential::Ticket(bytes) = &mut hello.credential else { panic!() };
             let at = at.index(bytes.len());

@@ -285,59 +285,63 @@ impl ServerConnection {
                 serve_reply(self.id, header, body, payload, place)?;
                 Ok(ReadResult::Wait)
             }
-            ConnectionPhase::Handshake(side) => {
-                let keys = place.keys.load();
-                let handshake = NodePlace {
-                    node: place.node,
-                    keys: &keys,
-                    is_for_guests: self.origin.is_for_guests,
-                    binding: self.layer.binding(),
-                    now_s: SystemClock.realtime().as_secs(),
-                    entropy: &SystemEntropy,
-                };
-                match side.step(header.kind, body, &handshake)? {
-                    NodeStep::Challenge { node, .. }
-                        if node.is_some_and(|node| place.replies.faults.is_cut(node)) =>
-                    {
-                        Ok(ReadResult::Wait)
-                    }
-                    NodeStep::Challenge { mut bytes, node } => {
-                        let (id, challenge) = (self.id, FrameKind::Challenge);
-                        // Only a network can damage them.
-                        let is_over = self.origin.is_tcp
-                            && (place.replies.ends_handshake(id, node, header.kind, None)?
-                                || place.replies.ends_handshake(
-                                    id,
-                                    node,
-                                    challenge,
-                                    Some(&mut bytes),
-                                )?);
-                        if !is_over {
-                            place.replies.push_raw(id, &bytes);
-                        }
-                        Ok(ReadResult::Wait)
-                    }
-                    NodeStep::Proved { client, node, proved, wants_rings } => {
-                        let own = rustix::process::geteuid().as_raw();
-                        let users = (self.origin.uid, own);
-                        let identity = PeerIdentity::of(proved, users, node.is_some())?;
-                        let kind = header.kind;
-                        if self.origin.is_tcp
-                            && place.replies.ends_handshake(self.id, node, kind, None)?
-                        {
-                            return Ok(ReadResult::Wait);
-                        }
-                        let has_tls = self.layer.binding().is_some();
-                        let transport = match (has_tls, self.origin.is_tcp, wants_rings) {
-                            (true, ..) => crate::TransportKind::Tls,
-                            (_, true, _) => crate::TransportKind::Tcp,
-                            (.., true) => crate::TransportKind::Shm,
-                            _ => crate::TransportKind::Unix,
-                        };
-                        let peer = ConnectionPeer { client, node, identity, transport };
-                        Ok(ReadResult::Welcome { peer, wants_rings })
-                    }
+            ConnectionPhase::Handshake(_) => self.handshake(header, body, place),
+        }
+    }
+
+    /// Takes a frame of a peer that has not proved yet who it is.
+    fn handshake(
+        &mut self,
+        header: &CheckedHeader,
+        body: &[u8],
+        place: &mut LoopContext<'_>,
+    ) -> Result<ReadResult> {
+        let ConnectionPhase::Handshake(side) = &mut self.phase else {
+            return Err(ErrorKind::Internal.into());
+        };
+        let keys = place.keys.load();
+        let handshake = NodePlace {
+            node: place.node,
+            keys: &keys,
+            is_for_guests: self.origin.is_for_guests,
+            binding: self.layer.binding(),
+            now_s: SystemClock.realtime().as_secs(),
+            entropy: &SystemEntropy,
+        };
+        match side.step(header.kind, body, &handshake)? {
+            NodeStep::Challenge { node, .. }
+                if node.is_some_and(|node| place.replies.faults.is_cut(node)) =>
+            {
+                Ok(ReadResult::Wait)
+            }
+            NodeStep::Challenge { mut bytes, node } => {
+                let (id, challenge) = (self.id, FrameKind::Challenge);
+                // Only a network can damage them.
+                let is_over = self.origin.is_tcp
+                    && (place.replies.ends_handshake(id, node, header.kind, None)?
+                        || place.replies.ends_handshake(id, node, challenge, Some(&mut bytes))?);
+                if !is_over {
+                    place.replies.push_raw(id, &bytes);
                 }
+                Ok(ReadResult::Wait)
+            }
+            NodeStep::Proved { client, node, proved, wants_rings } => {
+                let own = rustix::process::geteuid().as_raw();
+                let users = (self.origin.uid, own);
+                let identity = PeerIdentity::of(proved, users, node.is_some())?;
+                let kind = header.kind;
+                if self.origin.is_tcp && place.replies.ends_handshake(self.id, node, kind, None)? {
+                    return Ok(ReadResult::Wait);
+                }
+                let has_tls = self.layer.binding().is_some();
+                let transport = match (has_tls, self.origin.is_tcp, wants_rings) {
+                    (true, ..) => crate::TransportKind::Tls,
+                    (_, true, _) => crate::TransportKind::Tcp,
+                    (.., true) => crate::TransportKind::Shm,
+                    _ => crate::TransportKind::Unix,
+                };
+                let peer = ConnectionPeer { client, node, identity, transport };
+                Ok(ReadResult::Welcome { peer, wants_rings })
             }
         }
     }

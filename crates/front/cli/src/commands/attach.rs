@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use samite_client::runtime::{self, ClusterDir, ClusterFile, ClusterSetup, NodeEntry};
-use samite_client::{Client, ClientOptions, ClusterConfig, Credential, KeySet};
+use samite_client::{Client, ClientOptions, ClusterConfig, ClusterKeys, Credential};
 use samite_launch::{local, mounts};
 use samite_placement::ClusterMap;
 use samite_transport::host::label_of;
@@ -95,7 +95,7 @@ pub fn write(
     client: &Client,
     map: &ClusterMap,
     dir: &ClusterDir,
-    keys: &KeySet,
+    keys: &ClusterKeys,
     authorities: Option<&[u8]>,
 ) -> Result<ClusterFile, CommandFailure> {
     let file = describe(client, map, dir)?;

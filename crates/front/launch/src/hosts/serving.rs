@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use samite_client::runtime::ClusterSetup;
-use samite_client::{Client, ClientOptions, ClusterConfig, ClusterKey, Credential, KeySet};
+use samite_client::{Client, ClientOptions, ClusterConfig, ClusterKey, ClusterKeys, Credential};
 use samite_fs::{CallerContext, FileSystem};
 use samite_placement::ClusterMap;
 use samite_types::{Error, ErrorKind, NodeId, Result};
@@ -235,8 +235,8 @@ impl StartingHosts {
 
     /// The cluster's key.
     #[must_use]
-    pub fn keys(&self) -> KeySet {
-        KeySet::new(ClusterKey::new(self.plan.key))
+    pub fn keys(&self) -> ClusterKeys {
+        ClusterKeys::new(ClusterKey::new(self.plan.key))
     }
 
     /// Hosts that are left out, and why, in words.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use samite_client::runtime::{
     ClusterDir, ClusterFile, ClusterSetup, EtcdTlsFiles, LocalProcess, NodeEntry, VoterEntry,
 };
-use samite_client::{Client, KeySet};
+use samite_client::{Client, ClusterKeys};
 use samite_fs::{CallerContext, FileSystem};
 use samite_node::MetricsAddress;
 use samite_types::{Error, ErrorKind, NodeId, Redundancy, Result};
@@ -275,7 +275,7 @@ impl<'a> StartingCluster<'a> {
     /// # Errors
     /// `Io`.
     pub fn start(&mut self) -> Result<()> {
-        let keys = KeySet::parse(&self.kept.key)
+        let keys = ClusterKeys::parse(&self.kept.key)
             .map_err(|error| error.context("the record of the durable store"))?;
         self.dir.write_keys(&keys)?;
         let members = self.setup.etcd_members.clone();

@@ -8,7 +8,7 @@ use samite_placement::ClusterMap;
 use samite_transport::PeerRole;
 use samite_transport::server::{ConnId, ConnectionPeer, ReplySink};
 use samite_types::{Clock as _, Epoch, Error, ErrorKind, NodeId, RequestId, Result, SystemClock};
-use samite_wire::control::{self, ControlReply, ControlRequest};
+use samite_wire::control::{self, ControlReply, ControlRequest, FaultRequest};
 use samite_wire::events::NodeEvents;
 use samite_wire::frame::FrameKind;
 use samite_wire::limits::CLIENTS_TOLD_MAX;
@@ -23,6 +23,18 @@ use crate::mutex::lock;
 use crate::shared::{NodeNotice, WorkerJob};
 use crate::targets::is_remembered;
 
+/// The request in a frame of `peer`.
+fn decoded(peer: &ConnectionPeer, body: &[u8]) -> Result<ControlRequest> {
+    let asked = control::decode::<ControlRequest>(body)
+        .map_err(|error| Error::new(ErrorKind::Corrupt, format!("request: {error}")))?;
+    let is_for_ticket = matches!(asked, ControlRequest::IssueTicket { .. });
+    if peer.identity.role == PeerRole::Guest && !is_for_ticket {
+        let words = "this socket gives out tickets and nothing else";
+        return Err(Error::new(ErrorKind::Denied, words));
+    }
+    Ok(asked)
+}
+
 impl ShardService {
     pub(super) fn control(
         &mut self,
@@ -33,15 +45,10 @@ impl ShardService {
         out: &mut ReplySink,
     ) {
         let to = ReplyTo { shard: self.id, conn, request };
-        let asked = match control::decode::<ControlRequest>(body) {
+        let asked = match decoded(peer, body) {
             Ok(asked) => asked,
-            Err(error) => return out.close(conn, ErrorKind::Corrupt, &format!("request: {error}")),
+            Err(error) => return out.close(conn, error.kind(), error.message()),
         };
-        let is_for_ticket = matches!(asked, ControlRequest::IssueTicket { .. });
-        if peer.identity.role == PeerRole::Guest && !is_for_ticket {
-            let words = "this socket gives out tickets and nothing else";
-            return out.close(conn, ErrorKind::Denied, words);
-        }
         self.count_control(&asked);
         let reply = match asked {
             ControlRequest::Map { known } => self.map_after(known),
@@ -82,25 +89,10 @@ impl ShardService {
             | ControlRequest::DropDataset { .. }
             | ControlRequest::SetAccess { .. }) => permitted(self.map.as_deref(), peer, change)
                 .and_then(|change| self.coordinate(to, change)),
-            ControlRequest::Faults(asked) => {
-                out.spare(conn);
-                let is_set = matches!(asked, samite_wire::control::FaultRequest::Set(_));
-                let answer = self.shared.faults(peer, asked);
-                if is_set && answer.is_ok() {
-                    self.rot_asked();
-                }
-                answer.map(Some)
-            }
-            ControlRequest::IssueTicket { public_key } => {
-                self.issue_ticket(conn, peer, public_key, out).map(Some)
-            }
-            ControlRequest::RenewTicket => self.renew_ticket(peer).map(Some),
-            ControlRequest::ChangeKey(_) if !is_trusted(peer) => {
-                Err(denied(peer, "change the cluster key"))
-            }
-            ControlRequest::ChangeKey(step) => {
-                self.shared.work(WorkerJob::ChangeKey { step, to }).map(|()| None)
-            }
+            ControlRequest::Faults(asked) => self.faults_asked(conn, peer, asked, out),
+            asked @ (ControlRequest::IssueTicket { .. }
+            | ControlRequest::RenewTicket
+            | ControlRequest::ChangeKey(_)) => self.credential_request(to, peer, asked, out),
             vote @ ControlRequest::Vote { .. } => {
                 membership_permitted(peer, &vote).and_then(|()| self.vote(vote))
             }
@@ -168,22 +160,20 @@ impl ShardService {
         Ok(Some(self.shared.map_since(map, known)))
     }
 
-    fn issue_ticket(
-        &self,
+    fn faults_asked(
+        &mut self,
         conn: ConnId,
         peer: &ConnectionPeer,
-        public_key: [u8; 32],
-        out: &ReplySink,
-    ) -> Result<ControlReply> {
-        let socket = out.socket(conn).ok_or_else(|| Error::from(ErrorKind::Unavailable))?;
-        let now = SystemClock.realtime();
-        let issued = self.shared.tickets.issue(peer, socket, public_key, now)?;
-        Ok(ControlReply::Ticket(self.shared.issued(issued)))
-    }
-
-    fn renew_ticket(&self, peer: &ConnectionPeer) -> Result<ControlReply> {
-        let ticket = self.shared.tickets.renew(peer, SystemClock.realtime())?;
-        Ok(ControlReply::Ticket(self.shared.issued(ticket)))
+        asked: FaultRequest,
+        out: &mut ReplySink,
+    ) -> Result<Option<ControlReply>> {
+        out.spare(conn);
+        let is_set = matches!(asked, FaultRequest::Set(_));
+        let answer = self.shared.faults(peer, asked);
+        if is_set && answer.is_ok() {
+            self.rot_asked();
+        }
+        answer.map(Some)
     }
 
     fn grant(&mut self, conn: ConnId, count: u16, out: &mut ReplySink) -> ControlReply {

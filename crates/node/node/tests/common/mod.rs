@@ -163,7 +163,7 @@ impl Raw {
     /// One more connection of the same client.
     pub fn another(&self, cluster: &LocalCluster, node: u32, transport: usize) -> NodeLink {
         let address: Address = cluster.addresses(NodeId(node))[transport].parse().unwrap();
-        NodeLink::connect(&address, &key(cluster), self.client, deadline()).unwrap()
+        NodeLink::connect(&address, key(cluster), self.client, deadline()).unwrap()
     }
 
     pub fn control(&self, request: &ControlRequest) -> ControlReply {
