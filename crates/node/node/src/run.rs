@@ -75,10 +75,8 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
     stop.watch(loops.iter().map(EventLoop::waker).collect());
     let capacity = memory.usage().capacity;
     let (credentials, joined) = introduce(&config, keys, &addresses, (capacity, flash.as_ref()))?;
-    let (leader_loop, asks) = match &config.coordinator.own {
-        Some(_) => Some(mpsc::sync_channel(LEADER_QUEUE_LEN)).unzip(),
-        None => (None, None),
-    };
+    let has_coordinator = config.coordinator.own.is_some();
+    let (leader_loop, asks) = has_coordinator.then(|| mpsc::sync_channel(LEADER_QUEUE_LEN)).unzip();
     let (worker, jobs) = mpsc::sync_channel(WORKER_QUEUE_LEN);
     let (notices, notice) = mpsc::channel();
     let reachability = LeaderReachability::new(config.node, config.timing);
@@ -106,9 +104,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
     drop(arena);
     let sharer = Arc::clone(&shared);
     let worker_thread = spawn("worker", move || worker::run(&sharer, &targets, &jobs))?;
-    serve_metrics(scraped.as_ref(), &shared)?;
-    let (sharer, tells_alive) = (Arc::clone(&shared), config.tells_alive);
-    spawn("overseer", move || overseer::run(&sharer, tells_alive))?;
+    oversee(&config, scraped.as_ref(), &shared)?;
     let process = format_args!("{:x}", shared.incarnation);
     tracing::info!(node = %config.node, process, ?addresses, "listening");
     events(NodeEvent::Listening { addresses });
@@ -299,8 +295,15 @@ fn event_loops(
     Ok(loops)
 }
 
-/// Starts the thread that serves metrics, which is not joined: a scraper may keep it for a second.
-fn serve_metrics(server: Option<&MetricsServer>, shared: &Arc<NodeShared>) -> Result<()> {
+/// Starts the overseer, and the thread that serves metrics. They are not joined: a scraper may keep
+/// that for a second, and the overseer sleeps so long.
+fn oversee(
+    config: &NodeConfig,
+    server: Option<&MetricsServer>,
+    shared: &Arc<NodeShared>,
+) -> Result<()> {
+    let (sharer, tells_alive) = (Arc::clone(shared), config.tells_alive);
+    spawn("overseer", move || overseer::run(&sharer, tells_alive))?;
     let Some(server) = server else { return Ok(()) };
     tracing::info!(node = %shared.node, address = server.address(), "serves metrics");
     spawn("metrics", server.body(shared)).map(drop)

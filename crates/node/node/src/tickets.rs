@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
+use samite_placement::ClusterMap;
 use samite_transport::server::{ConnectionPeer, TicketLives};
 use samite_transport::{ClusterKeys, PeerRole, SharedKeys, TlsAuthorities, ticket};
 use samite_types::{Error, ErrorKind, Result};
@@ -17,7 +18,6 @@ use samite_wire::ticket::{
 
 use crate::access::denied;
 use crate::key_file;
-use crate::shared::NodeShared;
 
 /// Life of a ticket that a node gives out by itself.
 pub(crate) const TICKET_LIFE: Duration = Duration::from_secs(24 * 3600);
@@ -41,6 +41,23 @@ pub(crate) struct TicketOffice {
 }
 
 impl TicketOffice {
+    /// The answer with a ticket for a store with these nodes.
+    pub fn answer(
+        &self,
+        (ticket, node_key): (Vec<u8>, [u8; 32]),
+        map: Option<&ClusterMap>,
+    ) -> IssuedTicket {
+        let is_for_hosts = |url: &&String| url.starts_with("tcp://") || url.starts_with("tls://");
+        let nodes = map.into_iter().flat_map(ClusterMap::nodes).filter_map(|node| {
+            let url = node.addresses.iter().find(is_for_hosts)?;
+            Some((node.node, url.clone()))
+        });
+        let authorities = self.authorities.as_ref();
+        let authorities =
+            authorities.map(|authorities| String::from_utf8_lossy(authorities.pem()).into_owned());
+        IssuedTicket { ticket, node_key, nodes: nodes.collect(), authorities }
+    }
+
     /// A ticket for the user at the other end of `socket`, at this time since 1970.
     ///
     /// # Errors
@@ -151,22 +168,6 @@ fn renewed(claims: &TicketClaims, now_s: u64) -> Result<TicketClaims> {
     }
     let issued_s = expires_s - claims.life_s();
     Ok(TicketClaims { issued_s, expires_s, ..claims.clone() })
-}
-
-impl NodeShared {
-    /// The answer with a ticket.
-    pub(crate) fn issued(&self, (ticket, node_key): (Vec<u8>, [u8; 32])) -> IssuedTicket {
-        let is_for_hosts = |url: &&String| url.starts_with("tcp://") || url.starts_with("tls://");
-        let map = self.map();
-        let nodes = map.iter().flat_map(|map| map.data().nodes.iter()).filter_map(|node| {
-            let url = node.addresses.iter().find(is_for_hosts)?;
-            Some((node.node, url.clone()))
-        });
-        let authorities = self.tickets.authorities.as_ref();
-        let authorities =
-            authorities.map(|authorities| String::from_utf8_lossy(authorities.pem()).into_owned());
-        IssuedTicket { ticket, node_key, nodes: nodes.collect(), authorities }
-    }
 }
 
 /// Supplementary groups of the process at the other end of a unix socket, as the kernel tells.

@@ -92,6 +92,20 @@ impl std::fmt::Debug for EventLoop {
     }
 }
 
+/// Whether a peer, whose user the kernel names, may map the node's memory.
+///
+/// # Errors
+/// `Denied`.
+fn check_memory_access(uid: Option<u32>, peer: &ConnectionPeer) -> Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    let is_own = uid.is_some_and(|uid| is_trusted(uid, own));
+    let is_by_key = matches!(peer.identity.role, PeerRole::Owner | PeerRole::Node);
+    if is_own && is_by_key {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Denied, "shared memory is for the node's own user"))
+}
+
 impl EventLoop {
     /// A loop that serves connections to `listeners`.
     ///
@@ -427,15 +441,7 @@ impl EventLoop {
         let id = connection.id;
         let arena_len = service.arena().map_or(0, |arena| arena.len);
         let new = if wants_rings {
-            let own = rustix::process::geteuid().as_raw();
-            let is_own = connection.origin.uid.is_some_and(|uid| is_trusted(uid, own));
-            let is_by_key = matches!(peer.identity.role, PeerRole::Owner | PeerRole::Node);
-            if !is_own || !is_by_key {
-                return Err(Error::new(
-                    ErrorKind::Denied,
-                    "shared memory is for the node's own user",
-                ));
-            }
+            check_memory_access(connection.origin.uid, &peer)?;
             connection.shares_memory = true;
             let queue = if arena_len > 0 { service.give_queue(id, &peer) } else { None };
             Some(NewRings::make(arena_len, queue)?)

@@ -42,11 +42,11 @@ impl ShardService {
         let socket = out.socket(conn).ok_or_else(|| Error::from(ErrorKind::Unavailable))?;
         let now = SystemClock.realtime();
         let issued = self.shared.tickets.issue(peer, socket, public_key, now)?;
-        Ok(ControlReply::Ticket(self.shared.issued(issued)))
+        Ok(ControlReply::Ticket(self.shared.tickets.answer(issued, self.map.as_deref())))
     }
 
     fn renew_ticket(&self, peer: &ConnectionPeer) -> Result<ControlReply> {
         let ticket = self.shared.tickets.renew(peer, SystemClock.realtime())?;
-        Ok(ControlReply::Ticket(self.shared.issued(ticket)))
+        Ok(ControlReply::Ticket(self.shared.tickets.answer(ticket, self.map.as_deref())))
     }
 }
