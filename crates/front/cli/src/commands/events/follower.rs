@@ -129,7 +129,7 @@ mod tests {
         let again = [event(1, 4, NodeJoined), event(2, 4, TargetFull)];
         let next =
             follower.take(vec![answer(0, 20, &[event(4, 4, NodeJoined)]), answer(1, 30, &again)]);
-        assert_eq!(told(&next), [(4, NodeJoined), (4, TargetFull)]);
+        assert_eq!(told(&next), [(4, TargetFull), (4, NodeJoined)], "in order of time");
         assert!(follower.take(vec![answer(0, 20, &[]), answer(1, 30, &[])]).is_empty());
     }
 
