@@ -73,7 +73,7 @@ fn tell(args: &EventsArgs, events: &[StoreEvent]) -> Result<(), CommandFailure> 
     for event in args.exec.iter().flat_map(|_| events) {
         let command = args.exec.as_deref().unwrap_or_default();
         if let Err(failure) = execute(command, event) {
-            complain(&format!("--exec: {}", failure.message));
+            complain(format!("--exec: {}", failure.message));
         }
     }
     Ok(())

@@ -59,7 +59,7 @@ pub fn run(args: &LogsArgs, target: &ClusterTarget) -> std::result::Result<(), C
         match logs.read(node, None) {
             Ok(part) => shown.push((node, part)),
             Err(error) => {
-                complain(&format!("{node}: {error}"));
+                complain(format!("{node}: {error}"));
                 failed = Some(error);
             }
         }
@@ -79,7 +79,10 @@ pub fn run(args: &LogsArgs, target: &ClusterTarget) -> std::result::Result<(), C
         next.push((*node, part.at + part.bytes.len() as u64));
     }
     out.out.finish()?;
-    while args.follow {
+    if !args.follow {
+        return Ok(());
+    }
+    loop {
         std::thread::sleep(LOOK);
         let mut out = LogLines { out: CommandOutput::new(), names, json: args.json };
         for (node, from) in &mut next {
@@ -92,7 +95,6 @@ pub fn run(args: &LogsArgs, target: &ClusterTarget) -> std::result::Result<(), C
         }
         out.out.finish()?;
     }
-    Ok(())
 }
 
 fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
