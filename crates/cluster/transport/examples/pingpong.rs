@@ -158,7 +158,7 @@ fn main() {
     let floors = [unix_floor / 2.0, unix_floor, tcp_floor];
     for (address, floor) in node.addresses().into_iter().zip(floors) {
         let link =
-            NodeLink::connect(address, &common::key(), common::client(), common::soon()).unwrap();
+            NodeLink::connect(address, common::key(), common::client(), common::soon()).unwrap();
         let name = address.transport().to_string();
         let body = [0; MESSAGE_LEN];
         let median = percentiles(&name, || call(&link, &body), rounds);
@@ -171,13 +171,9 @@ fn main() {
         std::thread::scope(|scope| {
             for client in 1..=2 {
                 scope.spawn(move || {
-                    let link = NodeLink::connect(
-                        address,
-                        &common::key(),
-                        common::client(),
-                        common::soon(),
-                    )
-                    .unwrap();
+                    let link =
+                        NodeLink::connect(address, common::key(), common::client(), common::soon())
+                            .unwrap();
                     let name = format!("{}, client {client} of 2", address.transport());
                     percentiles(&name, || call(&link, &[0; MESSAGE_LEN]), rounds);
                 });
@@ -192,7 +188,7 @@ fn main() {
     let unix_floor = raw_stream("floor unix stream", near, far);
     for (address, floor) in [(&node.tcp, tcp_floor), (&node.unix, unix_floor)] {
         let link =
-            NodeLink::connect(address, &common::key(), common::client(), common::soon()).unwrap();
+            NodeLink::connect(address, common::key(), common::client(), common::soon()).unwrap();
         for in_flight in [1, 4] {
             let name = format!("{} 1 MiB, {in_flight} in flight", address.transport());
             let rate = stream(&name, &link, in_flight);

@@ -19,7 +19,7 @@ use samite_wire::limits::IN_FLIGHT_MAX;
 fn links(node: &Node) -> Vec<NodeLink> {
     node.addresses()
         .into_iter()
-        .map(|address| NodeLink::connect(address, &key(), client(), soon()).unwrap())
+        .map(|address| NodeLink::connect(address, key(), client(), soon()).unwrap())
         .collect()
 }
 
@@ -219,7 +219,7 @@ fn sleeping_and_waking_lose_nothing() {
     let node =
         Node::start(LoopOptions { spin: Duration::from_micros(5), ..LoopOptions::default() });
     let clients: Vec<_> =
-        (0..3).map(|_| NodeLink::connect(&node.shm, &key(), client(), soon()).unwrap()).collect();
+        (0..3).map(|_| NodeLink::connect(&node.shm, key(), client(), soon()).unwrap()).collect();
     std::thread::scope(|scope| {
         for (seed, link) in clients.iter().enumerate() {
             scope.spawn(move || {
@@ -249,7 +249,7 @@ fn sleeping_and_waking_lose_nothing() {
 #[test]
 fn rings_wrap_around_with_frames_of_all_lengths() {
     let node = Node::start(LoopOptions::default());
-    let link = NodeLink::connect(&node.shm, &key(), client(), soon()).unwrap();
+    let link = NodeLink::connect(&node.shm, key(), client(), soon()).unwrap();
     let mut tickets = std::collections::VecDeque::new();
     for number in 0..6000u64 {
         let len = (number * 7919 % 5000) as usize;
@@ -275,7 +275,7 @@ fn a_peer_that_reads_late_gets_everything_and_hinders_nobody() {
         let tickets: Vec<_> = (0..100)
             .map(|_| link.submit(FrameKind::Request, &body, &[], soon()).unwrap())
             .collect();
-        let other = NodeLink::connect(address, &key(), client(), soon()).unwrap();
+        let other = NodeLink::connect(address, key(), client(), soon()).unwrap();
         for number in 0..100 {
             let (body, _) = message(command::ECHO, number, 0);
             let ticket = other.submit(FrameKind::Request, &body, &[], soon()).unwrap();
@@ -379,7 +379,7 @@ fn the_death_of_a_node_ends_every_wait_with_its_name() {
         assert!(link.is_dead());
         let error = link.submit(FrameKind::Request, &[0], &[], soon()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        let error = NodeLink::connect(link.address(), &key(), client(), soon()).unwrap_err();
+        let error = NodeLink::connect(link.address(), key(), client(), soon()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
 }

@@ -63,7 +63,7 @@ fn briefly() -> Deadline {
 }
 
 fn connect(address: &Address) -> NodeLink {
-    NodeLink::connect(address, &key(), client(), soon()).unwrap()
+    NodeLink::connect(address, key(), client(), soon()).unwrap()
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn links_of_nodes_meet_the_faults_of_their_node() {
     let own = FaultSwitch::new(NodeId(8), None);
     for address in faulty.node.addresses() {
         let link =
-            NodeLink::connect_as(address, &key(), &ConnectIdentity::node(&own), soon()).unwrap();
+            NodeLink::connect_as(address, key(), &ConnectIdentity::node(&own), soon()).unwrap();
         faulty.set("drop 100% 8 3");
         call(&link, 100, soon()).unwrap();
         faulty.set("drop 100% 3 8");
@@ -245,7 +245,7 @@ fn nodes_that_are_cut_off_make_no_connection() {
         let who = ConnectIdentity::node(&own);
         NodeLink::connect_as(
             &faulty.node.tcp,
-            &key(),
+            key(),
             &who,
             Deadline::after(Duration::from_millis(80)),
         )
@@ -257,7 +257,7 @@ fn nodes_that_are_cut_off_make_no_connection() {
     faulty.set("cut 3 8");
     assert_eq!(connect().unwrap_err().kind(), ErrorKind::Timeout);
     // Clients are not nodes.
-    call(&NodeLink::connect(&faulty.node.tcp, &key(), client(), soon()).unwrap(), 10, soon())
+    call(&NodeLink::connect(&faulty.node.tcp, key(), client(), soon()).unwrap(), 10, soon())
         .unwrap();
     faulty.set("");
     connect().unwrap();

@@ -88,13 +88,13 @@ fn under_attack(options: LoopOptions, attack: impl Fn(Box<dyn Stream>)) {
     let honest: Vec<_> = node
         .addresses()
         .into_iter()
-        .map(|address| NodeLink::connect(address, &key(), client(), soon()).unwrap())
+        .map(|address| NodeLink::connect(address, key(), client(), soon()).unwrap())
         .collect();
     for address in [&node.unix, &node.tcp] {
         honest.iter().for_each(works);
         attack(raw(address));
         honest.iter().for_each(works);
-        works(&NodeLink::connect(address, &key(), client(), soon()).unwrap());
+        works(&NodeLink::connect(address, key(), client(), soon()).unwrap());
     }
 }
 
@@ -120,7 +120,7 @@ fn a_wrong_version() {
 fn a_wrong_key() {
     let node = Node::start(LoopOptions::default());
     for address in node.addresses() {
-        let honest = NodeLink::connect(address, &key(), client(), soon()).unwrap();
+        let honest = NodeLink::connect(address, key(), client(), soon()).unwrap();
         let wrong = ClusterKey::new([8; 32]);
         let error = NodeLink::connect(address, &wrong, client(), soon()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WrongKey);
@@ -198,7 +198,7 @@ fn a_crowd_that_does_not_prove_the_key_locks_nobody_out() {
     let node = Node::start(LoopOptions { handshakes_max: 8, ..LoopOptions::default() });
     for address in [&node.unix, &node.tcp] {
         let crowd: Vec<_> = (0..50).map(|_| raw(address)).collect();
-        works(&NodeLink::connect(address, &key(), client(), soon()).unwrap());
+        works(&NodeLink::connect(address, key(), client(), soon()).unwrap());
         drop(crowd);
     }
 }
@@ -206,24 +206,24 @@ fn a_crowd_that_does_not_prove_the_key_locks_nobody_out() {
 #[test]
 fn a_crowd_over_the_limit_is_refused() {
     let node = Node::start(LoopOptions { connections_max: 2, ..LoopOptions::default() });
-    let first = NodeLink::connect(&node.unix, &key(), client(), soon()).unwrap();
-    let second = NodeLink::connect(&node.tcp, &key(), client(), soon()).unwrap();
+    let first = NodeLink::connect(&node.unix, key(), client(), soon()).unwrap();
+    let second = NodeLink::connect(&node.tcp, key(), client(), soon()).unwrap();
     let late = Deadline::after(Duration::from_millis(200));
-    let error = NodeLink::connect(&node.unix, &key(), client(), late).unwrap_err();
+    let error = NodeLink::connect(&node.unix, key(), client(), late).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     works(&first);
     works(&second);
     // It waits for one of them to go.
     drop(first);
-    works(&NodeLink::connect(&node.unix, &key(), client(), soon()).unwrap());
+    works(&NodeLink::connect(&node.unix, key(), client(), soon()).unwrap());
 }
 
 #[test]
 fn a_client_that_takes_no_replies_is_dropped_in_the_end() {
     let node = Node::start(quick());
-    let honest = NodeLink::connect(&node.shm, &key(), client(), soon()).unwrap();
+    let honest = NodeLink::connect(&node.shm, key(), client(), soon()).unwrap();
     for address in node.addresses() {
-        let lazy = NodeLink::connect(address, &key(), client(), soon()).unwrap();
+        let lazy = NodeLink::connect(address, key(), client(), soon()).unwrap();
         let mut body = [common::command::BYTES; 5];
         body[1..].copy_from_slice(&(8u32 << 20).to_le_bytes());
         let tickets: Vec<_> =
@@ -246,7 +246,7 @@ fn a_node_that_is_none() {
     let address = Address::Tcp("127.0.0.1".into(), listener.local_addr().unwrap().port());
     let deadline = || Deadline::after(Duration::from_millis(200));
     // It listens but does not answer.
-    let error = NodeLink::connect(&address, &key(), client(), deadline()).unwrap_err();
+    let error = NodeLink::connect(&address, key(), client(), deadline()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     // It answers nonsense.
     let talker = std::thread::spawn(move || {
@@ -259,13 +259,13 @@ fn a_node_that_is_none() {
     });
     std::thread::sleep(Duration::from_millis(10));
     for _ in 0..3 {
-        let error = NodeLink::connect(&address, &key(), client(), deadline()).unwrap_err();
+        let error = NodeLink::connect(&address, key(), client(), deadline()).unwrap_err();
         // Not an answer: it is tried again as long as there is time.
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     }
     drop(talker);
     // Nobody listens.
-    let error = NodeLink::connect(&Address::Tcp("127.0.0.1".into(), 1), &key(), client(), soon())
+    let error = NodeLink::connect(&Address::Tcp("127.0.0.1".into(), 1), key(), client(), soon())
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.message().contains("tcp://127.0.0.1:1"), "{error}");
@@ -307,7 +307,7 @@ fn an_insider_that_breaks_the_protocol() {
         header.as_bytes().to_vec()
     };
     let node = Node::start(quick());
-    let honest = NodeLink::connect(&node.shm, &key(), client(), soon()).unwrap();
+    let honest = NodeLink::connect(&node.shm, key(), client(), soon()).unwrap();
     for bytes in [
         vec![0; 100],
         huge,
@@ -319,7 +319,7 @@ fn an_insider_that_breaks_the_protocol() {
         hello((VERSION, VERSION)),
     ] {
         for address in node.addresses() {
-            let insider = NodeLink::connect(address, &key(), client(), soon()).unwrap();
+            let insider = NodeLink::connect(address, key(), client(), soon()).unwrap();
             let closed = || node.closed.load(std::sync::atomic::Ordering::Relaxed);
             let before = closed();
             // SAFETY: the link holds this descriptor open.
@@ -360,7 +360,7 @@ fn an_unchecked_payload_is_taken_on_one_host_only() {
     let bytes = [header.as_bytes(), &body, &[8; 9000]].concat();
     let closed = || node.closed.load(std::sync::atomic::Ordering::Relaxed);
     for address in [&node.unix, &node.tcp] {
-        let link = NodeLink::connect(address, &key(), client(), soon()).unwrap();
+        let link = NodeLink::connect(address, key(), client(), soon()).unwrap();
         let before = closed();
         // SAFETY: the link holds this descriptor open.
         let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(link.descriptors()[0]) };

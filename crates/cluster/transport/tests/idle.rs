@@ -24,7 +24,7 @@ fn an_idle_node_sleeps() {
     let links: Vec<_> = node
         .addresses()
         .into_iter()
-        .map(|address| NodeLink::connect(address, &key(), client(), soon()).unwrap())
+        .map(|address| NodeLink::connect(address, key(), client(), soon()).unwrap())
         .collect();
     for link in &links {
         let request = OutgoingRequest { kind: FrameKind::Request, body: &[0], payload: &[] };

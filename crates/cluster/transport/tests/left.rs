@@ -73,7 +73,7 @@ fn what_is_left_with_a_node_that_goes_to_sleep_is_done() {
     let mut tray = Tray { left: false, done: Arc::clone(&done) };
     let stopped = Arc::clone(&stop);
     let node = std::thread::spawn(move || event_loop.run(&mut tray, &stopped).unwrap());
-    let link = NodeLink::connect(&Address::Shm(path), &key(), client(), soon()).unwrap();
+    let link = NodeLink::connect(&Address::Shm(path), key(), client(), soon()).unwrap();
     for count in 1..=16 {
         let request = OutgoingRequest { kind: FrameKind::Request, body: &[0], payload: &[] };
         link.call(request, soon(), |_| ()).unwrap();

@@ -162,7 +162,7 @@ fn what_stands_in_the_way_is_told() {
 fn a_client_is_not_heard_as_a_node() {
     let node = Node::start(LoopOptions::default());
     for address in node.addresses() {
-        let link = NodeLink::connect(address, &key(), client(), soon()).unwrap();
+        let link = NodeLink::connect(address, key(), client(), soon()).unwrap();
         let request = OutgoingRequest { kind: FrameKind::Peer, body: &[0; 8], payload: &[] };
         assert!(link.call(request, soon(), |_| ()).is_err());
     }

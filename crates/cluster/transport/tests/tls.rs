@@ -25,7 +25,7 @@ const ELSEWHERE: &[u8] = include_bytes!("fixtures/tls/elsewhere.pem");
 const ELSEWHERE_KEY: &[u8] = include_bytes!("fixtures/tls/elsewhere.key");
 
 fn connect(address: &Address) -> samite_types::Result<NodeLink> {
-    NodeLink::connect(address, &key(), client(), soon())
+    NodeLink::connect(address, key(), client(), soon())
 }
 
 fn works(link: &NodeLink) {
@@ -193,7 +193,7 @@ fn bytes_that_were_bent_in_the_handshake_are_found() {
             let address = between(&node.tls, damage(inward, after, bend));
             let late = Deadline::after(Duration::from_secs(5));
             assert!(
-                NodeLink::connect(&address, &key(), client(), late)
+                NodeLink::connect(&address, key(), client(), late)
                     .and_then(|link| {
                         let request = OutgoingRequest {
                             kind: FrameKind::Request,
@@ -405,7 +405,7 @@ fn a_node_that_is_silent_or_talks_nonsense_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address::Tls("127.0.0.1".into(), listener.local_addr().unwrap().port());
     let late = || Deadline::after(Duration::from_millis(200));
-    let error = NodeLink::connect(&address, &key(), client(), late()).unwrap_err();
+    let error = NodeLink::connect(&address, key(), client(), late()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     std::thread::spawn(move || {
         for stream in listener.incoming() {
@@ -413,7 +413,7 @@ fn a_node_that_is_silent_or_talks_nonsense_is_given_up() {
         }
     });
     for _ in 0..3 {
-        let error = NodeLink::connect(&address, &key(), client(), late()).unwrap_err();
+        let error = NodeLink::connect(&address, key(), client(), late()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     }
 }
