@@ -294,8 +294,7 @@ fn certificates_of_a_site() {
     let error = connect(&key()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     let derived = Node::start(LoopOptions::default());
-    let error =
-        NodeLink::connect(&derived.tls, &trusting(AUTHORITY), client(), soon()).unwrap_err();
+    let error = NodeLink::connect(&derived.tls, trusting(AUTHORITY), client(), soon()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     // A certificate does not stand for the cluster key.
     let stranger = ClusterKey::new([9; 32])
@@ -304,7 +303,7 @@ fn certificates_of_a_site() {
     // One for another host.
     let elsewhere = showing(ELSEWHERE, ELSEWHERE_KEY);
     let error =
-        NodeLink::connect(&elsewhere.tls, &trusting(AUTHORITY), client(), soon()).unwrap_err();
+        NodeLink::connect(&elsewhere.tls, trusting(AUTHORITY), client(), soon()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.message().contains("NotValidForName"), "{error}");
 }
@@ -380,7 +379,7 @@ fn a_stolen_certificate_does_not_let_anybody_stand_between() {
         let (stream, _) = listener.accept().unwrap();
         relay(rustls::ServerConnection::new(Arc::new(config)).unwrap(), stream, to);
     });
-    let error = NodeLink::connect(&address, &trusting(AUTHORITY), client(), soon()).unwrap_err();
+    let error = NodeLink::connect(&address, trusting(AUTHORITY), client(), soon()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WrongKey, "{error}");
     assert_eq!(node.requests.load(Ordering::SeqCst), 0);
     between.join().unwrap();
