@@ -381,8 +381,8 @@ fn an_unchecked_payload_is_taken_on_one_host_only() {
 fn what_a_client_can_write_to_is_not_used_again_before_it_closes_the_connection() {
     use std::sync::atomic::Ordering::Relaxed;
     let node = Node::start(quick());
-    let honest = NodeLink::connect(&node.shm, &key(), client(), soon()).unwrap();
-    let other = NodeLink::connect(&node.shm, &key(), client(), soon()).unwrap();
+    let honest = NodeLink::connect(&node.shm, key(), client(), soon()).unwrap();
+    let other = NodeLink::connect(&node.shm, key(), client(), soon()).unwrap();
     // SAFETY: the link holds this descriptor open.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(other.descriptors()[0]) };
     rustix::io::write(fd, &[0xff; 100]).unwrap();
