@@ -91,7 +91,14 @@ impl TestHosts {
             .collect();
         let known = format!("127.0.0.1 localhost\n::1 localhost\n{}", lines.concat());
         let mut switch = Command::new("unshare");
-        switch.args(["--net", "--kill-child", "--fork", "sh", "-c", "echo ready; sleep infinity"]);
+        switch.args([
+            "--net",
+            "--kill-child",
+            "--fork",
+            "sh",
+            "-c",
+            "echo ready; exec sleep infinity",
+        ]);
         let (switch, bridge) = begin(switch);
         let all = Self { hosts: Vec::new(), switch };
         run(Command::new("nsenter")
@@ -327,7 +334,8 @@ fn run(command: &mut Command) {
 
 /// Starts `unshare`, waits until its child says that it is ready, and gives that one's pid.
 fn begin(mut command: Command) -> (Child, u32) {
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    // Who waits for the end of the tests' output does not wait for what holds a namespace.
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut holder = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let mut line = String::new();
     let out = holder.stdout.take().expect("a pipe");
@@ -337,4 +345,37 @@ fn begin(mut command: Command) -> (Child, u32) {
     let children = std::fs::read_to_string(&children).unwrap_or_else(|error| panic!("{error}"));
     let first = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
     (holder, first.expect("the pid of its child"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Processes that `pid` has started, and those that these have.
+    fn started_by(pid: u32) -> Vec<u32> {
+        let path = format!("/proc/{pid}/task/{pid}/children");
+        let children = std::fs::read_to_string(path).unwrap_or_default();
+        let children: Vec<u32> =
+            children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
+        let further = children.iter().flat_map(|pid| started_by(*pid));
+        children.iter().copied().chain(further.collect::<Vec<_>>()).collect()
+    }
+
+    #[test]
+    fn nothing_of_hosts_is_left() {
+        let binary = std::env::current_exe().expect("a path");
+        let Some(hosts) = TestHosts::new(&["a", "b"], &binary) else { return };
+        let holders = hosts.hosts.iter().map(|host| host.holder.id()).chain([hosts.switch.id()]);
+        let all: Vec<u32> = holders.flat_map(started_by).collect();
+        assert!(all.len() >= 3, "{all:?}");
+        drop(hosts);
+        let is_there = |pid: &&u32| Path::new(&format!("/proc/{pid}")).exists();
+        for _ in 0..500 {
+            if !all.iter().any(|pid| is_there(&pid)) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        panic!("{:?} are left", all.iter().filter(is_there).collect::<Vec<_>>());
+    }
 }
