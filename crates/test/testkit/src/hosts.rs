@@ -346,36 +346,3 @@ fn begin(mut command: Command) -> (Child, u32) {
     let first = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
     (holder, first.expect("the pid of its child"))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Processes that `pid` has started, and those that these have.
-    fn started_by(pid: u32) -> Vec<u32> {
-        let path = format!("/proc/{pid}/task/{pid}/children");
-        let children = std::fs::read_to_string(path).unwrap_or_default();
-        let children: Vec<u32> =
-            children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
-        let further = children.iter().flat_map(|pid| started_by(*pid));
-        children.iter().copied().chain(further.collect::<Vec<_>>()).collect()
-    }
-
-    #[test]
-    fn nothing_of_hosts_is_left() {
-        let binary = std::env::current_exe().expect("a path");
-        let Some(hosts) = TestHosts::new(&["a", "b"], &binary) else { return };
-        let holders = hosts.hosts.iter().map(|host| host.holder.id()).chain([hosts.switch.id()]);
-        let all: Vec<u32> = holders.flat_map(started_by).collect();
-        assert!(all.len() >= 3, "{all:?}");
-        drop(hosts);
-        let is_there = |pid: &&u32| Path::new(&format!("/proc/{pid}")).exists();
-        for _ in 0..500 {
-            if !all.iter().any(|pid| is_there(&pid)) {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
-        panic!("{:?} are left", all.iter().filter(is_there).collect::<Vec<_>>());
-    }
-}
