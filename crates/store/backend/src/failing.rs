@@ -107,6 +107,10 @@ impl ReadRecords for FailingStore {
         self.store.meta(key)
     }
 
+    fn verifies_meta(&self) -> bool {
+        self.store.verifies_meta()
+    }
+
     fn read(
         &self,
         key: &[u8],

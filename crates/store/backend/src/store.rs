@@ -17,6 +17,12 @@ pub trait ReadRecords {
     /// Version and length of a record.
     fn meta(&self, key: &[u8]) -> Result<Option<RecordMeta>>;
 
+    /// Whether [`meta`](Self::meta) may find that a record is damaged: a write into that would be
+    /// lost with the rest.
+    fn verifies_meta(&self) -> bool {
+        false
+    }
+
     /// Reads `len` bytes from `offset` (fewer at the value's end) and hands them to `out`, piece by piece, in order.
     ///
     /// # Errors

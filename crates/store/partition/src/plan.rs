@@ -309,8 +309,9 @@ impl<'a> RecordShadow<'a, '_> {
             Action::Delete { key } => (*key, RecordFate::Absent),
             Action::Write { key, offset, data } => {
                 let end = *offset + data.len() as u32;
-                // Not found out when nobody will ask.
-                let grown = self.tracks.then(|| self.fate(key)).transpose()?;
+                // Not found out when nobody will ask, and no record refuses it.
+                let is_asked = self.tracks || self.store.verifies_meta();
+                let grown = is_asked.then(|| self.fate(key)).transpose()?;
                 (*key, grown.map_or(RecordFate::Len(end), |fate| fate.grown(end)))
             }
             Action::Append { key, data, len_max } => {

@@ -92,6 +92,10 @@ impl ReadRecords for OrderedStore {
         self.see(key, 0, 0, &mut |_| {})
     }
 
+    fn verifies_meta(&self) -> bool {
+        true
+    }
+
     fn read(
         &self,
         key: &[u8],
