@@ -286,6 +286,12 @@ impl<'a> RecordShadow<'a, '_> {
         }
     }
 
+    /// The fate of a record that takes a write whatever it is: not found out when nobody will ask,
+    /// and no record refuses it.
+    fn fate_if_asked(&self, key: &[u8]) -> Result<Option<RecordFate>, ErrorKind> {
+        (self.tracks || self.store.verifies_meta()).then(|| self.fate(key)).transpose()
+    }
+
     /// Length of the record at `key`, which must exist.
     fn existing(&self, key: &[u8]) -> Result<u32, ErrorKind> {
         self.fate(key)?.len()?.ok_or(ErrorKind::NotFound)
@@ -309,10 +315,8 @@ impl<'a> RecordShadow<'a, '_> {
             Action::Delete { key } => (*key, RecordFate::Absent),
             Action::Write { key, offset, data } => {
                 let end = *offset + data.len() as u32;
-                // Not found out when nobody will ask, and no record refuses it.
-                let is_asked = self.tracks || self.store.verifies_meta();
-                let grown = is_asked.then(|| self.fate(key)).transpose()?;
-                (*key, grown.map_or(RecordFate::Len(end), |fate| fate.grown(end)))
+                let known = self.fate_if_asked(key)?;
+                (*key, known.map_or(RecordFate::Len(end), |fate| fate.grown(end)))
             }
             Action::Append { key, data, len_max } => {
                 step.offset = self.fate(key)?.len()?.unwrap_or(0);
