@@ -63,6 +63,9 @@ pub fn arrange(
     }
     work.fill();
     work.level();
+    if work.separate() {
+        work.level();
+    }
     if is_new {
         work.even_out();
     }
@@ -328,6 +331,31 @@ impl<'a> PlacementWork<'a> {
                 held.swap_remove(index);
             }
         }
+    }
+
+    /// Replaces members that are closer to others of their group than they need be, where there is no
+    /// room left for better ones, too: better uneven than together. Returns whether there were any.
+    fn separate(&mut self) -> bool {
+        let mut found = false;
+        for group in 0..self.groups.len() {
+            for slot in 0..self.groups[group].len() {
+                let member = self.groups[group][slot];
+                let close = self.closeness(group, member, Some(member));
+                if close == 0 || !self.places[member].is_open {
+                    continue;
+                }
+                let best = (0..self.places.len())
+                    .filter(|at| self.may_join(group, *at, Some(member)))
+                    .min_by_key(|at| self.aversion(group, *at, Some(member)));
+                if let Some(best) = best
+                    && self.closeness(group, best, Some(member)) < close
+                {
+                    self.replace(group, member, best);
+                    found = true;
+                }
+            }
+        }
+        found
     }
 
     /// Swaps secondaries between groups wherever that makes the neighbours of targets more even. Only while there is no data.
