@@ -82,6 +82,20 @@ impl fmt::Display for MapDiff<'_> {
     }
 }
 
+/// Says what is lost with `after`, and was not by `before`: partitions of datasets in memory of which
+/// no node has anything any more.
+pub(crate) fn lost(before: &ClusterMap, after: &ClusterMap) -> Option<String> {
+    let words = |loss: &PartitionLoss| {
+        format!("{} of {} partitions of `{}`", loss.partitions, loss.of, loss.dataset)
+    };
+    let lost: Vec<String> = before.losses(after).iter().map(words).collect();
+    let more = if lost.len() > NAMED_MAX { ", …" } else { "" };
+    (!lost.is_empty()).then(|| {
+        let named = lost[..lost.len().min(NAMED_MAX)].join(", ");
+        format!("lost, for all nodes that had them in memory were started again: {named}{more}")
+    })
+}
+
 impl<'a> MapDiff<'a> {
     /// That of `after`.
     pub(crate) fn new(before: &'a ClusterMap, after: &'a ClusterMap) -> Self {
@@ -97,20 +111,6 @@ impl<'a> MapDiff<'a> {
         }
         diff.words = words;
         diff
-    }
-
-    /// Says what is lost: partitions of datasets in memory of which no node has anything any more.
-    pub(crate) fn loss(&self) -> Option<String> {
-        let losses = self.before.losses(self.after);
-        let words = |loss: &PartitionLoss| {
-            format!("{} of {} partitions of `{}`", loss.partitions, loss.of, loss.dataset)
-        };
-        let lost: Vec<String> = losses.iter().map(words).collect();
-        let more = if lost.len() > NAMED_MAX { ", …" } else { "" };
-        (!lost.is_empty()).then(|| {
-            let named = lost[..lost.len().min(NAMED_MAX)].join(", ");
-            format!("lost, for all nodes that had them in memory were started again: {named}{more}")
-        })
     }
 
     /// Changes of nodes.
@@ -193,52 +193,21 @@ impl fmt::Display for NumberRanges<'_> {
 
 #[cfg(test)]
 mod tests {
-    use samite_coordinator::Coordinator;
-    use samite_types::NodeId;
-    use samite_wire::control::{DatasetSpec, NodeInfo, TargetInfo};
-    use samite_wire::membership::Heartbeat;
-    use std::time::Duration;
-
     use super::*;
-
-    fn info(node: u32, incarnation: u64) -> NodeInfo {
-        let target = TargetInfo { target: TargetId(node), capacity_bytes: 1 << 30, storage: 0 };
-        NodeInfo {
-            node: NodeId(node),
-            incarnation,
-            host: format!("h{node}"),
-            rack: String::new(),
-            addresses: vec![format!("tcp://h:{node}")],
-            targets: vec![target],
-        }
-    }
+    use crate::test_map;
 
     #[test]
     fn a_death_and_a_start_are_told_in_a_line() {
-        let mut coordinator = Coordinator::new("c", 2).unwrap().with_partitions(4).unwrap();
-        let second = Duration::from_secs(1);
-        for node in 0..2 {
-            coordinator.join(info(node, 1), second).unwrap();
-        }
-        let spec = DatasetSpec { redundancy: Redundancy(2), ..DatasetSpec::new("d") };
-        let first = coordinator.create_dataset(spec).unwrap();
-        let serves = first.epoch();
-        let heartbeat = Heartbeat { node: NodeId(0), incarnation: 1, serves, is_led: true };
-        for quarter in 4..16 {
-            coordinator.heartbeat(&heartbeat, second / 4 * quarter);
-            coordinator.tick(second / 4 * quarter);
-        }
-        let dead = coordinator.map().unwrap().clone();
+        let [first, dead, after] = test_map::two_deaths();
         let diff = MapDiff::new(&first, &dead);
         let said = diff.to_string();
         assert!(said.starts_with("n1 Offline; "), "{said}");
         assert!(said.contains("mirror 2: t1 needs resync 0-3; "), "{said}");
         assert!(said.contains("mirror 2: t0 leads ") && !said.contains("anew"), "{said}");
-        assert_eq!(diff.loss(), None);
+        assert_eq!(lost(&first, &dead), None);
         // The node that has everything is started again, too.
-        let after = coordinator.join(info(0, 2), second * 4).unwrap().unwrap();
         let diff = MapDiff::new(&dead, &after);
-        let lost = diff.loss().unwrap();
+        let lost = lost(&dead, &after).unwrap();
         assert!(lost.ends_with(": 4 of 4 partitions of `d`"), "{lost}");
         let said = diff.to_string();
         assert!(said.contains("n0 Online, is process 2; "), "{said}");

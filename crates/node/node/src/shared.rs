@@ -28,7 +28,7 @@ use crate::control_reply::ReplyTo;
 use crate::events::EventHistory;
 use crate::inbox::{InboxMessage, ShardInbox};
 use crate::locks::SharedLocks;
-use crate::map_diff::MapDiff;
+use crate::map_diff::{self, MapDiff};
 use crate::membership::NodeMembership;
 use crate::mutex::lock;
 use crate::presence::ClientPresence;
@@ -320,7 +320,7 @@ impl NodeShared {
             Some(before) => {
                 let diff = MapDiff::new(before, &new);
                 tracing::info!(%epoch, news = %diff, "cluster map");
-                if let Some(loss) = diff.loss() {
+                if let Some(loss) = map_diff::lost(before, &new) {
                     tracing::warn!(%epoch, "{loss}");
                 }
             }

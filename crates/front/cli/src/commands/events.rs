@@ -32,7 +32,7 @@ pub struct EventsArgs {
     /// Only events from now on
     #[arg(long, requires = "follow")]
     new: bool,
-    /// For each event run this with `sh -c`: the event as JSON on its standard input, its kind in SAMITE_EVENT
+    /// For each event run this with `sh -c`, one after the other: the event as JSON on its standard input, its kind in SAMITE_EVENT
     #[arg(long, value_name = "COMMAND")]
     exec: Option<String>,
     /// Print a JSON object for each event
@@ -70,8 +70,8 @@ fn tell(args: &EventsArgs, events: &[StoreEvent]) -> Result<(), CommandFailure> 
         }
     }
     out.finish()?;
-    for event in args.exec.iter().flat_map(|_| events) {
-        let command = args.exec.as_deref().unwrap_or_default();
+    let Some(command) = &args.exec else { return Ok(()) };
+    for event in events {
         if let Err(failure) = execute(command, event) {
             complain(format!("--exec: {}", failure.message));
         }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use samite_client::Client;
 use samite_client::runtime::ClusterFile;
+use samite_launch::process::NodeProcess;
 use samite_launch::process_log;
-use samite_types::{ErrorKind, NodeId, Result};
+use samite_types::{Error, ErrorKind, NodeId, Result};
 use samite_wire::events::{LOG_PART_LEN_MAX, LogPart};
 
 use crate::cluster::ClusterTarget;
@@ -48,8 +49,8 @@ pub struct LogsArgs {
 pub fn run(args: &LogsArgs, target: &ClusterTarget) -> std::result::Result<(), CommandFailure> {
     let file = target.cluster_file()?;
     let client = target.connect_with(&file.nodes, None, &file.setup).ok();
-    let logs = NodeLogSource { target, client };
-    let nodes = logs.nodes(&args.nodes, &file);
+    let logs = NodeLogSource { target, file, client };
+    let nodes = logs.nodes(&args.nodes);
     if let Some(filter) = &args.level {
         return logs.set_level(&nodes, filter);
     }
@@ -128,17 +129,18 @@ impl LogLines {
 /// The ways to logs.
 struct NodeLogSource<'a> {
     target: &'a ClusterTarget,
+    file: ClusterFile,
     /// `None`: no node answers.
     client: Option<Client>,
 }
 
 impl NodeLogSource<'_> {
     /// The nodes that are asked for: all that are known, unless some are named.
-    fn nodes(&self, named: &[NodeId], file: &ClusterFile) -> Vec<NodeId> {
+    fn nodes(&self, named: &[NodeId]) -> Vec<NodeId> {
         if !named.is_empty() {
             return named.to_vec();
         }
-        let mut nodes: Vec<NodeId> = file.nodes.iter().map(|entry| entry.node).collect();
+        let mut nodes: Vec<NodeId> = self.file.nodes.iter().map(|entry| entry.node).collect();
         if let Some(map) = self.client.as_ref().and_then(|client| client.map().ok()) {
             nodes.extend(map.nodes().iter().map(|info| info.node));
         }
@@ -147,18 +149,22 @@ impl NodeLogSource<'_> {
         nodes
     }
 
-    /// From the file of a node on this host, also when it has ended; else as the node tells.
+    /// As the node tells; from its file if its process has run on this host, and has ended.
     fn read(&self, node: NodeId, from: Option<u64>) -> Result<LogPart> {
-        let path = self.target.dir.log_path(node);
-        match process_log::read_part(&path, from, LOG_PART_LEN_MAX) {
-            Ok(part) => Ok(part),
-            Err(error) => match &self.client {
-                Some(client) => client.node_log(node, from),
-                None => Err(samite_types::Error::new(
-                    ErrorKind::Unavailable,
-                    format!("no node answers, and {}: {error}", path.display()),
-                )),
-            },
+        let entry = self.file.nodes.iter().find(|entry| entry.node == node);
+        let process = entry.and_then(|entry| entry.process.as_ref());
+        let has_ended = process.is_some_and(|process| {
+            NodeProcess::started_at(process.pid, process.start_ticks).is_none()
+        });
+        match &self.client {
+            Some(client) if !has_ended => client.node_log(node, from),
+            _ => {
+                let path = self.target.dir.log_path(node);
+                process_log::read_part(&path, from, LOG_PART_LEN_MAX).map_err(|error| {
+                    let words = format!("it does not answer, and {}: {error}", path.display());
+                    Error::new(ErrorKind::Unavailable, words)
+                })
+            }
         }
     }
 
