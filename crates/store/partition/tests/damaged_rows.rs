@@ -1,15 +1,17 @@
 //! A record whose row on disk is damaged takes no write that would be lost with it.
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
+mod common;
+
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
-use std::time::Duration;
 
+use common::context;
 use samite_backend::memory_rows::MemoryRows;
 use samite_backend::ordered::{OrderedMap, OrderedTarget};
 use samite_backend::{Backend, RowChange, StoredPartition, WriteBatch};
-use samite_partition::{AppliedOutcome, NoGrants, Partition, RequestContext};
-use samite_types::{ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Seq};
+use samite_partition::{AppliedOutcome, NoGrants, Partition};
+use samite_types::{ClientId, DatasetId, ErrorKind, PartitionId, Seq};
 use samite_wire::op::{Action, Operation, ValueData};
 
 const DATASET: DatasetId = DatasetId(1);
@@ -23,17 +25,7 @@ fn open(rows: &Arc<MemoryRows>) -> Partition {
 fn apply(partition: &mut Partition, seq: u64, action: Action<'_>) -> Result<(), ErrorKind> {
     let mut operation = Operation::new(PartitionId(0), [action]);
     operation.seq = Seq(seq);
-    let context = RequestContext {
-        answered_below: Seq(1),
-        is_retry: false,
-        name_space_generation: Epoch(u64::MAX),
-        body_len_max: 1 << 16,
-        now: Duration::ZERO,
-        delegation_term_max: Duration::ZERO,
-        reads_in_place: false,
-        grants_all_delegations: false,
-    };
-    match partition.apply(ClientId(1), &context, &operation, &mut NoGrants) {
+    match partition.apply(ClientId(1), &context(false), &operation, &mut NoGrants) {
         AppliedOutcome::Done(_) => Ok(()),
         AppliedOutcome::Failed { kind, .. } => Err(kind),
     }

@@ -1,14 +1,16 @@
 //! A store one of whose calls fails: an operation takes effect whole, or it fails and nothing has
 //! happened, or the partition says that it has failed itself. Nothing is told that is not so.
 
-use std::ops::ControlFlow;
-use std::time::Duration;
+mod common;
 
+use std::ops::ControlFlow;
+
+use common::context;
 use samite_backend::Backend;
 use samite_backend::failing::{CallFailure, FailingBackend};
 use samite_backend::memory::MemoryBackend;
-use samite_partition::{AppliedOutcome, NoGrants, Partition, RequestContext};
-use samite_types::{ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Seq};
+use samite_partition::{AppliedOutcome, NoGrants, Partition};
+use samite_types::{ClientId, DatasetId, ErrorKind, PartitionId, Seq};
 use samite_wire::op::{Action, Guard, Operation, ValueData};
 
 /// More calls than any of these operations makes.
@@ -33,19 +35,6 @@ fn one<'o>(actions: impl IntoIterator<Item = Action<'o>>) -> Operation<'o> {
 
 fn put<'o>(key: &'o [u8], value: &'o [u8]) -> Operation<'o> {
     one([Action::Put { key, data: ValueData::Inline(value) }])
-}
-
-fn context(is_retry: bool) -> RequestContext {
-    RequestContext {
-        answered_below: Seq(1),
-        is_retry,
-        name_space_generation: Epoch(u64::MAX),
-        body_len_max: 1 << 16,
-        now: Duration::ZERO,
-        delegation_term_max: Duration::ZERO,
-        reads_in_place: false,
-        grants_all_delegations: false,
-    }
 }
 
 fn apply(
