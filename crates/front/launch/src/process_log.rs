@@ -115,22 +115,11 @@ impl ProcessLog {
         read_part(path, from, len_max).doing(format_args!("read {}", path.display()))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, OpenFile> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Write for &ProcessLog {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+    /// Adds to the file; how many bytes. `None`: there is none.
+    fn write_to_file(&self, line: &[u8]) -> io::Result<Option<usize>> {
         let mut file = self.lock();
-        let (Some((to, len)), Some(path)) = (file.as_mut(), self.path()) else {
-            return io::stderr().write(line);
-        };
+        let (Some((to, len)), Some(path)) = (file.as_mut(), self.path()) else { return Ok(None) };
         let written = to.write(line)?;
-        if self.tells {
-            // The file has it.
-            let _ = io::stderr().write_all(&line[..written]);
-        }
         *len += written as u64;
         if *len >= self.len_max {
             let mut aside = path.as_os_str().to_owned();
@@ -140,6 +129,22 @@ impl Write for &ProcessLog {
                 // It goes on in the file that it has, and is tried again when that is twice as long.
                 Err(_) => *len = 0,
             }
+        }
+        Ok(Some(written))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, OpenFile> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Write for &ProcessLog {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        // Whoever reads stderr may be slow: other threads go on with the file meanwhile.
+        let Some(written) = self.write_to_file(line)? else { return io::stderr().write(line) };
+        if self.tells {
+            // The file has it.
+            let _ = io::stderr().write_all(&line[..written]);
         }
         Ok(written)
     }

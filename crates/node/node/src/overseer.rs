@@ -13,20 +13,64 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Looks, until the node stops. `tells_alive`: somebody wants to hear that the shards take up
 /// messages.
 pub(crate) fn run(shared: &Arc<NodeShared>, tells_alive: bool) {
-    let mut asked = 0;
+    let mut rounds = BeatRounds { shards: shared.inboxes.len() as u64, asked: 0 };
     while !shared.stop.is_asked() {
         std::thread::sleep(LOOK);
         shared.look_at_usage();
         if !tells_alive {
             continue;
         }
-        // The next message follows when all shards have taken up the last one.
-        if shared.beats() >= asked {
-            if asked > 0 {
-                shared.notice(NodeNotice::Alive);
-            }
-            asked += shared.inboxes.len() as u64;
+        let look = rounds.look(shared.beats());
+        if look.is_alive {
+            shared.notice(NodeNotice::Alive);
+        }
+        if look.asks {
             shared.inboxes.iter().for_each(|inbox| inbox.send(InboxMessage::Beat));
         }
+    }
+}
+
+/// Rounds of messages to all shards; the next one follows when all have taken up the last one.
+struct BeatRounds {
+    shards: u64,
+    /// Messages sent.
+    asked: u64,
+}
+
+/// What a look has found.
+#[derive(Debug, PartialEq, Eq)]
+struct BeatLook {
+    /// All shards have taken up a message.
+    is_alive: bool,
+    /// The next round is to be sent.
+    asks: bool,
+}
+
+impl BeatRounds {
+    /// So many messages were taken up.
+    const fn look(&mut self, beats: u64) -> BeatLook {
+        let asks = beats >= self.asked;
+        let is_alive = asks && self.asked > 0;
+        if asks {
+            self.asked += self.shards;
+        }
+        BeatLook { is_alive, asks }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_alive_when_all_its_shards_take_up_messages() {
+        let mut rounds = BeatRounds { shards: 2, asked: 0 };
+        let quiet = BeatLook { is_alive: false, asks: false };
+        assert_eq!(rounds.look(0), BeatLook { is_alive: false, asks: true }, "nobody was asked");
+        assert_eq!(rounds.look(0), quiet);
+        assert_eq!(rounds.look(1), quiet, "one shard of two");
+        assert_eq!(rounds.look(2), BeatLook { is_alive: true, asks: true });
+        assert_eq!(rounds.look(3), quiet, "and the other one hangs");
+        assert_eq!(rounds.look(4), BeatLook { is_alive: true, asks: true });
     }
 }

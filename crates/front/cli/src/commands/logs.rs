@@ -54,20 +54,12 @@ pub fn run(args: &LogsArgs, target: &ClusterTarget) -> std::result::Result<(), C
     if let Some(filter) = &args.level {
         return logs.set_level(&nodes, filter);
     }
-    let mut shown = Vec::new();
-    let mut failed = None;
+    let (mut shown, mut failed) = (Vec::new(), None);
     for node in nodes {
         match logs.read(node, None) {
             Ok(part) => shown.push((node, part)),
-            Err(error) => {
-                complain(format!("{node}: {error}"));
-                failed = Some(error);
-            }
+            Err(error) => failed = Some(complained(node, error)),
         }
-    }
-    if let (Some(error), true) = (failed, shown.is_empty()) {
-        // It was said.
-        return Err(CommandFailure::new(CommandFailure::from(error).code, ""));
     }
     let names = shown.len() > 1;
     let mut next = Vec::new();
@@ -80,8 +72,8 @@ pub fn run(args: &LogsArgs, target: &ClusterTarget) -> std::result::Result<(), C
         next.push((*node, part.at + part.bytes.len() as u64));
     }
     out.out.finish()?;
-    if !args.follow {
-        return Ok(());
+    if !args.follow || next.is_empty() {
+        return failed.map_or(Ok(()), Err);
     }
     loop {
         std::thread::sleep(LOOK);
@@ -96,6 +88,13 @@ pub fn run(args: &LogsArgs, target: &ClusterTarget) -> std::result::Result<(), C
         }
         out.out.finish()?;
     }
+}
+
+/// Says what went wrong with a node; the others are gone on with.
+fn complained(node: NodeId, error: Error) -> CommandFailure {
+    complain(format!("{node}: {error}"));
+    // It was said.
+    CommandFailure::new(CommandFailure::from(error).code, "")
 }
 
 fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -174,12 +173,16 @@ impl NodeLogSource<'_> {
             Some(client) => client,
             None => &self.target.connect()?,
         };
+        let mut failed = None;
         for node in nodes {
-            client.set_node_log(*node, filter).map_err(|error| match error.kind() {
-                ErrorKind::Invalid => CommandFailure::usage(format!("--level: {error}")),
-                _ => CommandFailure::from(error.context(node)),
-            })?;
+            match client.set_node_log(*node, filter) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::Invalid => {
+                    return Err(CommandFailure::usage(format!("--level: {error}")));
+                }
+                Err(error) => failed = Some(complained(*node, error)),
+            }
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 }

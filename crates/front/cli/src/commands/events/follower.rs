@@ -1,12 +1,14 @@
 //! Events of all nodes, each once.
 //!
 //! Most events follow from the cluster map, and every node has noticed them: one node is believed,
-//! the one whose history reaches back furthest. What only a node itself can know comes from each.
+//! of those that are online the one whose history reaches back furthest. What only a node itself can
+//! know comes from each.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use samite_client::Client;
 use samite_types::{Epoch, NodeId, Result};
+use samite_wire::control::NodeReachability;
 use samite_wire::events::{NodeEvents, StoreEvent};
 
 /// What was told so far.
@@ -18,6 +20,9 @@ pub struct EventFollower {
     source: Option<NodeId>,
     /// Epoch of the last event of the map that was told.
     epoch: Epoch,
+    /// Events of the map of later epochs, by the nodes that told them and were not believed: one of
+    /// them may be, before the one that is has told the same.
+    waiting: HashMap<NodeId, Vec<StoreEvent>>,
 }
 
 impl EventFollower {
@@ -37,7 +42,13 @@ impl EventFollower {
         }
         match failed {
             Some(error) if answers.is_empty() => Err(error),
-            _ => Ok(self.take(answers)),
+            _ => {
+                let states = map.nodes().iter().zip(&map.data().states);
+                let online = states
+                    .filter(|(_, state)| state.reachability == NodeReachability::Online)
+                    .map(|(info, _)| info.node);
+                Ok(self.take(&online.collect(), answers))
+            }
         }
     }
 
@@ -62,32 +73,50 @@ impl EventFollower {
         }
     }
 
-    /// Takes the answers of nodes: returns what is new in them.
-    fn take(&mut self, answers: Vec<(NodeId, NodeEvents)>) -> Vec<StoreEvent> {
+    /// Takes the answers of nodes, of which these are online: returns what is new in them.
+    fn take(
+        &mut self,
+        online: &HashSet<NodeId>,
+        answers: Vec<(NodeId, NodeEvents)>,
+    ) -> Vec<StoreEvent> {
+        let told_by = |node: &NodeId| self.told.get(node).map(|(told_by, _)| *told_by);
         let is_there = |source: &NodeId| {
-            let known = self.told.get(source).map(|(told_by, _)| *told_by);
             let mut answers = answers.iter().filter(|(node, _)| node == source);
-            answers.any(|(_, answer)| known.is_none_or(|known| known == answer.incarnation))
+            answers
+                .any(|(node, answer)| told_by(node).is_none_or(|known| known == answer.incarnation))
         };
-        if !self.source.as_ref().is_some_and(is_there) {
+        let is_online = |node: &NodeId| online.contains(node);
+        if !self.source.as_ref().is_some_and(|source| is_there(source) && is_online(source)) {
             // Processes that began earlier have lower incarnations.
-            let oldest = answers.iter().min_by_key(|(_, answer)| answer.incarnation);
+            let oldest =
+                answers.iter().min_by_key(|(node, answer)| (!is_online(node), answer.incarnation));
             self.source = oldest.map(|(node, _)| *node);
         }
-        let (source, known) = (self.source, self.epoch);
         let mut events = Vec::new();
         for (node, answer) in answers {
+            let waiting = self.waiting.entry(node).or_default();
+            if self.told.get(&node).is_some_and(|(told_by, _)| *told_by != answer.incarnation) {
+                waiting.clear();
+            }
             if let Some(last) = answer.events.last() {
                 self.told.insert(node, (answer.incarnation, last.number));
             }
-            let is_new = |event: &StoreEvent| match event.kind.is_of_one_node() {
-                true => true,
-                false => Some(node) == source && event.epoch > known,
-            };
-            events.extend(answer.events.into_iter().filter(is_new));
+            for event in answer.events {
+                match event.kind.is_of_one_node() {
+                    true => events.push(event),
+                    false => waiting.push(event),
+                }
+            }
         }
-        let of_map = events.iter().filter(|event| !event.kind.is_of_one_node());
-        self.epoch = of_map.map(|event| event.epoch).max().unwrap_or(known).max(known);
+        let known = self.epoch;
+        let of_map = self.source.and_then(|source| self.waiting.remove(&source));
+        for event in of_map.into_iter().flatten().filter(|event| event.epoch > known) {
+            self.epoch = self.epoch.max(event.epoch);
+            events.push(event);
+        }
+        for waiting in self.waiting.values_mut() {
+            waiting.retain(|event| event.epoch > self.epoch);
+        }
         events.sort_by_key(|event| event.at_us);
         events
     }
@@ -108,6 +137,12 @@ mod tests {
         (NodeId(node), NodeEvents { incarnation, events: events.to_vec() })
     }
 
+    /// Takes answers of nodes that are online.
+    fn take(follower: &mut EventFollower, answers: Vec<(NodeId, NodeEvents)>) -> Vec<StoreEvent> {
+        let online = answers.iter().map(|(node, _)| *node).collect();
+        follower.take(&online, answers)
+    }
+
     fn told(events: &[StoreEvent]) -> Vec<(u64, EventKind)> {
         events.iter().map(|event| (event.epoch.get(), event.kind)).collect()
     }
@@ -116,28 +151,55 @@ mod tests {
     fn each_is_told_once_whoever_tells() {
         let mut follower = EventFollower::default();
         let joined = event(1, 1, NodeJoined);
-        let first = follower.take(vec![
-            answer(0, 20, std::slice::from_ref(&joined)),
-            answer(1, 10, &[joined.clone(), event(2, 2, NodeJoined), event(3, 2, TargetFull)]),
-        ]);
+        let first = take(
+            &mut follower,
+            vec![
+                answer(0, 20, std::slice::from_ref(&joined)),
+                answer(1, 10, &[joined.clone(), event(2, 2, NodeJoined), event(3, 2, TargetFull)]),
+            ],
+        );
         assert_eq!(told(&first), [(1, NodeJoined), (2, NodeJoined), (2, TargetFull)]);
         // The one that was believed has ended: another has noticed it, and knows what was told.
         let died = event(3, 3, NodeOffline);
-        let next = follower.take(vec![answer(0, 20, &[event(2, 2, NodeJoined), died.clone()])]);
+        let next =
+            take(&mut follower, vec![answer(0, 20, &[event(2, 2, NodeJoined), died.clone()])]);
         assert_eq!(told(&next), [(3, NodeOffline)]);
         // It was started again, and counts anew: what the map said first to it is no news.
         let again = [event(1, 4, NodeJoined), event(2, 4, TargetFull)];
-        let next =
-            follower.take(vec![answer(0, 20, &[event(4, 4, NodeJoined)]), answer(1, 30, &again)]);
+        let next = take(
+            &mut follower,
+            vec![answer(0, 20, &[event(4, 4, NodeJoined)]), answer(1, 30, &again)],
+        );
         assert_eq!(told(&next), [(4, TargetFull), (4, NodeJoined)], "in order of time");
-        assert!(follower.take(vec![answer(0, 20, &[]), answer(1, 30, &[])]).is_empty());
+        assert!(take(&mut follower, vec![answer(0, 20, &[]), answer(1, 30, &[])]).is_empty());
     }
 
     #[test]
     fn the_only_node_is_believed_also_when_it_was_started_again() {
         let mut follower = EventFollower::default();
-        assert_eq!(follower.take(vec![answer(0, 1, &[event(1, 1, NodeJoined)])]).len(), 1);
-        let again = follower.take(vec![answer(0, 2, &[event(1, 5, NodeJoined)])]);
+        assert_eq!(take(&mut follower, vec![answer(0, 1, &[event(1, 1, NodeJoined)])]).len(), 1);
+        let again = take(&mut follower, vec![answer(0, 2, &[event(1, 5, NodeJoined)])]);
         assert_eq!(told(&again), [(5, NodeJoined)]);
+    }
+
+    #[test]
+    fn who_is_cut_off_is_not_believed_and_what_others_told_before_is_not_lost() {
+        let mut follower = EventFollower::default();
+        let joined = event(1, 1, NodeJoined);
+        let both = vec![
+            answer(0, 10, std::slice::from_ref(&joined)),
+            answer(1, 20, std::slice::from_ref(&joined)),
+        ];
+        assert_eq!(told(&take(&mut follower, both)), [(1, NodeJoined)]);
+        // n0 has not heard of the new map yet.
+        let ahead = vec![answer(0, 10, &[]), answer(1, 20, &[event(2, 2, NodeOffline)])];
+        assert!(take(&mut follower, ahead).is_empty());
+        // It is cut off, and still answers: the other one has told already, and has no more.
+        let cut_off = vec![answer(0, 10, &[]), answer(1, 20, &[])];
+        let next = follower.take(&HashSet::from([NodeId(1)]), cut_off);
+        assert_eq!(told(&next), [(2, NodeOffline)]);
+        // It is back, and tells the same late.
+        let late = vec![answer(0, 10, &[event(2, 2, NodeOffline)]), answer(1, 20, &[])];
+        assert!(take(&mut follower, late).is_empty());
     }
 }
