@@ -13,7 +13,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Looks, until the node stops. `tells_alive`: somebody wants to hear that the shards take up
 /// messages.
 pub(crate) fn run(shared: &Arc<NodeShared>, tells_alive: bool) {
-    let mut rounds = BeatRounds { shards: shared.inboxes.len() as u64, asked: 0 };
+    let mut rounds = LivenessRounds { shards: shared.inboxes.len() as u64, asked: 0 };
     while !shared.stop.is_asked() {
         std::thread::sleep(LOOK);
         shared.look_at_usage();
@@ -31,7 +31,7 @@ pub(crate) fn run(shared: &Arc<NodeShared>, tells_alive: bool) {
 }
 
 /// Rounds of messages to all shards; the next one follows when all have taken up the last one.
-struct BeatRounds {
+struct LivenessRounds {
     shards: u64,
     /// Messages sent.
     asked: u64,
@@ -39,22 +39,22 @@ struct BeatRounds {
 
 /// What a look has found.
 #[derive(Debug, PartialEq, Eq)]
-struct BeatLook {
+struct LivenessLook {
     /// All shards have taken up a message.
     is_alive: bool,
     /// The next round is to be sent.
     asks: bool,
 }
 
-impl BeatRounds {
+impl LivenessRounds {
     /// So many messages were taken up.
-    const fn look(&mut self, beats: u64) -> BeatLook {
+    const fn look(&mut self, beats: u64) -> LivenessLook {
         let asks = beats >= self.asked;
         let is_alive = asks && self.asked > 0;
         if asks {
             self.asked += self.shards;
         }
-        BeatLook { is_alive, asks }
+        LivenessLook { is_alive, asks }
     }
 }
 
@@ -64,13 +64,17 @@ mod tests {
 
     #[test]
     fn a_node_is_alive_when_all_its_shards_take_up_messages() {
-        let mut rounds = BeatRounds { shards: 2, asked: 0 };
-        let quiet = BeatLook { is_alive: false, asks: false };
-        assert_eq!(rounds.look(0), BeatLook { is_alive: false, asks: true }, "nobody was asked");
+        let mut rounds = LivenessRounds { shards: 2, asked: 0 };
+        let quiet = LivenessLook { is_alive: false, asks: false };
+        assert_eq!(
+            rounds.look(0),
+            LivenessLook { is_alive: false, asks: true },
+            "nobody was asked"
+        );
         assert_eq!(rounds.look(0), quiet);
         assert_eq!(rounds.look(1), quiet, "one shard of two");
-        assert_eq!(rounds.look(2), BeatLook { is_alive: true, asks: true });
+        assert_eq!(rounds.look(2), LivenessLook { is_alive: true, asks: true });
         assert_eq!(rounds.look(3), quiet, "and the other one hangs");
-        assert_eq!(rounds.look(4), BeatLook { is_alive: true, asks: true });
+        assert_eq!(rounds.look(4), LivenessLook { is_alive: true, asks: true });
     }
 }
