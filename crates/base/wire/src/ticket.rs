@@ -88,8 +88,10 @@ pub enum KeyStep {
 pub struct IssuedTicket {
     /// A [`SignedTicket`], encoded.
     pub ticket: Vec<u8>,
-    /// Ed25519 public key of the nodes.
+    /// Ed25519 public key of the nodes; another one when the cluster key is changed.
     pub node_key: [u8; 32],
+    /// Tells the cluster from others of its name; the same when the cluster key is changed.
+    pub cluster_id: [u8; 8],
     /// Nodes, and where other hosts reach them, as URLs.
     pub nodes: Vec<(NodeId, String)>,
     /// Authorities that sign the nodes' TLS certificates, as PEM, where they have their own.

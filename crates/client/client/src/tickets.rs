@@ -63,6 +63,7 @@ impl TicketOrder {
             ticket: to_base64(&issue(keys.current(), claims)?),
             private_key,
             node_key: to_base64(&keys.current().node_public_key()),
+            cluster_id: to_base64(keys.id()),
             nodes,
             authorities: dir.read_authorities_pem()?,
         })
@@ -97,6 +98,7 @@ impl TicketFile {
             ticket: to_base64(&issued.ticket),
             private_key: Some(to_base64(pair.seed())),
             node_key: to_base64(&issued.node_key),
+            cluster_id: to_base64(&issued.cluster_id),
             nodes: issued.nodes,
             authorities: issued.authorities,
         })
@@ -118,9 +120,10 @@ impl RuntimeDir {
     /// # Errors
     /// `Invalid`: the ticket has no private key, or another's; `Exists`: the cluster key of a store
     /// of this name is here, or a ticket for another store; `Denied`: the runtime directory is open
-    /// to others.
+    /// to others; `Corrupt`: this file, or the one that is here, is no ticket.
     pub fn use_ticket(&self, file: &TicketFile) -> Result<ClusterDir> {
         file.credential()?;
+        file.id()?;
         let dir = self.cluster(&file.cluster)?;
         self.create()?;
         dir.create()?;
@@ -131,9 +134,9 @@ impl RuntimeDir {
         if is_there(&dir.key_path()) {
             return taken("the cluster key of a store of this name is here");
         }
-        match TicketFile::read(&dir.ticket_path()) {
+        match dir.read_ticket() {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Ok(there) if there.node_key == file.node_key => {}
+            Ok(there) if there.cluster_id == file.cluster_id => {}
             Ok(there) if there.claims()?.expires_s <= SystemClock.realtime().as_secs() => {}
             Ok(_) => return taken("a ticket for another store of this name is here"),
             Err(error) => return Err(error),

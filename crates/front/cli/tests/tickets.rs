@@ -181,7 +181,6 @@ fn the_key_changes_while_the_store_serves() {
     owner.ok(["fault", "kill", "1"]);
     owner.ok(["node", "restart", "1"]);
     owner.ok(["dataset", "ls"]);
-    std::fs::remove_dir_all(user.runtime()).unwrap();
     user.ok(["ticket", "use", &text(&issue(&owner, "again.ticket"))]);
     assert_eq!(owner_of(&user, "own"), u64::from(USER));
     owner.ok(["down"]);

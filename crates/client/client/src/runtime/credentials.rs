@@ -54,18 +54,17 @@ impl ClusterDir {
         read_key_file(&self.key_path())
     }
 
-    /// Bytes that tell the cluster from all others, earlier ones of its name included.
+    /// Bytes that tell the cluster from all others, earlier ones of its name included. They are
+    /// the same for its owner and all other users, and stay when the cluster key is changed.
     ///
     /// # Errors
     /// As [`ClusterDir::read_credential`].
     pub fn read_id(&self) -> Result<Vec<u8>> {
         match self.read_keys() {
-            Err(missing) if missing.kind() == ErrorKind::NotFound => {
-                match TicketFile::read(&self.ticket_path()) {
-                    Err(error) if error.kind() == ErrorKind::NotFound => Err(missing),
-                    file => Ok(file?.node_key.into_bytes()),
-                }
-            }
+            Err(missing) if missing.kind() == ErrorKind::NotFound => match self.read_ticket() {
+                Err(error) if error.kind() == ErrorKind::NotFound => Err(missing),
+                file => file?.id(),
+            },
             keys => Ok(keys?.id().to_vec()),
         }
     }
@@ -84,14 +83,26 @@ impl ClusterDir {
                     None => credential,
                 })
             }
-            Err(missing) if missing.kind() == ErrorKind::NotFound => {
-                match TicketFile::read(&self.ticket_path()) {
-                    Err(error) if error.kind() == ErrorKind::NotFound => Err(missing),
-                    file => file?.credential(),
-                }
-            }
+            Err(missing) if missing.kind() == ErrorKind::NotFound => match self.read_ticket() {
+                Err(error) if error.kind() == ErrorKind::NotFound => Err(missing),
+                file => file?.credential(),
+            },
             Err(error) => Err(error),
         }
+    }
+
+    /// Reads the ticket that is in use here.
+    ///
+    /// # Errors
+    /// As [`TicketFile::read`].
+    pub fn read_ticket(&self) -> Result<TicketFile> {
+        TicketFile::read(&self.ticket_path()).map_err(|error| match error.kind() {
+            ErrorKind::Corrupt => {
+                let words = format!("{error}; remove this file and use a new ticket");
+                Error::new(ErrorKind::Corrupt, words)
+            }
+            _ => error,
+        })
     }
 
     /// Puts a renewed ticket in the place of the one that is here, if it is of the same holder and
@@ -101,7 +112,7 @@ impl ClusterDir {
     /// As [`TicketFile::read`], [`TicketFile::write`].
     pub fn keep_renewed(&self, issued: &IssuedTicket) -> Result<()> {
         let path = self.ticket_path();
-        let mut file = TicketFile::read(&path)?;
+        let mut file = self.read_ticket()?;
         let (_, there) = SignedTicket::parse(&file.ticket_bytes()?)?;
         let (_, new) = SignedTicket::parse(&issued.ticket)?;
         if there.public_key == new.public_key && there.expires_s < new.expires_s {
@@ -159,8 +170,10 @@ pub struct TicketFile {
     pub ticket: String,
     /// Its private key, in base64; none when that has not left the one who asked for the ticket.
     pub private_key: Option<String>,
-    /// Public key of the nodes, in base64.
+    /// Public key of the nodes, in base64; another one when the cluster key is changed.
     pub node_key: String,
+    /// Tells the cluster from others of its name, in base64.
+    pub cluster_id: String,
     /// Nodes, and where other hosts reach them, as URLs.
     pub nodes: Vec<(NodeId, String)>,
     /// The authorities that sign the nodes' TLS certificates, as PEM, where they have their own.
@@ -197,6 +210,19 @@ impl TicketFile {
     /// [`ErrorKind::Corrupt`]: no base64.
     pub fn ticket_bytes(&self) -> Result<Vec<u8>> {
         from_base64(&self.ticket, "ticket")
+    }
+
+    /// Tells the cluster from others of its name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`]: no base64, or of another length.
+    pub fn id(&self) -> Result<Vec<u8>> {
+        let id = from_base64(&self.cluster_id, "id of the cluster")?;
+        if id.len() != ClusterKeys::ID_LEN {
+            let words = format!("id of the cluster: {} bytes", id.len());
+            return Err(Error::new(ErrorKind::Corrupt, words));
+        }
+        Ok(id)
     }
 
     /// What its holder proves.

@@ -1,0 +1,88 @@
+//! The file with a user's ticket: what it tells of the store, and how a new one takes its place.
+
+#![allow(clippy::unwrap_used, reason = "a failure fails the test")]
+
+use std::time::Duration;
+
+use samite_client::runtime::{ClusterDir, RuntimeDir, TicketFile};
+use samite_client::{ClusterKey, ClusterKeys, TicketOrder};
+use samite_types::{ErrorKind, NodeId};
+
+const UID: u32 = 47_113;
+
+/// The runtime directories of the owner of a store, with its key, and of a user.
+struct OwnerAndUser {
+    _scratch: tempfile::TempDir,
+    owner: ClusterDir,
+    user: RuntimeDir,
+}
+
+fn owner_and_user() -> OwnerAndUser {
+    let scratch = tempfile::tempdir().unwrap();
+    let at = |name: &str| RuntimeDir::at(scratch.path().join(name)).unwrap();
+    let (runtime, user) = (at("owner"), at("user"));
+    runtime.create().unwrap();
+    let owner = runtime.cluster("weave").unwrap();
+    owner.create().unwrap();
+    owner.write_keys(&ClusterKeys::new(ClusterKey::new([1; 32]))).unwrap();
+    OwnerAndUser { _scratch: scratch, owner, user }
+}
+
+/// A ticket that counts for `life_s` seconds.
+fn issue(owner: &ClusterDir, life_s: u64) -> TicketFile {
+    let life = Duration::from_secs(life_s);
+    let order =
+        TicketOrder { uid: UID, gids: vec![UID], life, renewable: life * 2, public_key: None };
+    order.issue(owner, vec![(NodeId(0), "tcp://127.0.0.1:7000".into())]).unwrap()
+}
+
+/// Puts the next key in the place of the current one, as a change of the cluster key does.
+fn change_key(owner: &ClusterDir) {
+    let keys = owner.read_keys().unwrap();
+    let number = keys.current().number() + 1;
+    let next = ClusterKey::numbered([number as u8; 32], number);
+    let keys = keys.with_next(&next).unwrap().switched(number).unwrap().finished(number).unwrap();
+    owner.write_keys(&keys).unwrap();
+}
+
+#[test]
+fn the_id_of_a_store_stays_when_its_key_is_changed() {
+    let OwnerAndUser { owner, user, .. } = &owner_and_user();
+    let first = issue(owner, 1000);
+    let dir = user.use_ticket(&first).unwrap();
+    let id = owner.read_id().unwrap();
+    assert_eq!(dir.read_id().unwrap(), id, "the same for its owner and a user");
+    change_key(owner);
+    let second = issue(owner, 1000);
+    assert_ne!(first.node_key, second.node_key);
+    user.use_ticket(&second).unwrap();
+    assert_eq!(dir.read_ticket().unwrap(), second, "a new ticket for the same store");
+    assert_eq!((dir.read_id().unwrap(), owner.read_id().unwrap()), (id.clone(), id));
+    // Another store of this name is still told from it.
+    owner.write_keys(&ClusterKeys::new(ClusterKey::new([9; 32]))).unwrap();
+    let error = user.use_ticket(&issue(owner, 1000)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Exists, "{error}");
+    assert_ne!(dir.read_id().unwrap(), owner.read_id().unwrap());
+}
+
+#[test]
+fn a_file_that_is_no_ticket_is_to_be_removed() {
+    let OwnerAndUser { owner, user, .. } = &owner_and_user();
+    let file = issue(owner, 1000);
+    let dir = user.use_ticket(&file).unwrap();
+    std::fs::write(dir.ticket_path(), "{\"cluster\": \"weave\"").unwrap();
+    let errors = [
+        user.use_ticket(&file).map(drop),
+        dir.read_credential().map(drop),
+        dir.read_id().map(drop),
+    ];
+    for error in errors.map(Result::unwrap_err) {
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.message().contains("remove this file"), "{error}");
+        assert!(error.message().contains(&dir.ticket_path().display().to_string()), "{error}");
+    }
+    std::fs::remove_file(dir.ticket_path()).unwrap();
+    user.use_ticket(&file).unwrap();
+    let bent = TicketFile { cluster_id: "AAAA".into(), ..file };
+    assert_eq!(user.use_ticket(&bent).unwrap_err().kind(), ErrorKind::Corrupt);
+}
