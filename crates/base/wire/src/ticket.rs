@@ -105,6 +105,15 @@ impl TicketClaims {
         encode(self)
     }
 
+    /// Whether it takes the place of `before`: of the same holder, and by a newer cluster key, or by
+    /// the same one and for longer.
+    #[must_use]
+    pub fn follows(&self, before: &Self) -> bool {
+        let order = |claims: &Self| (claims.key_number, claims.expires_s);
+        (self.uid, self.public_key) == (before.uid, before.public_key)
+            && order(self) > order(before)
+    }
+
     /// The length, in seconds, for which it was signed.
     #[must_use]
     pub const fn life_s(&self) -> u64 {
@@ -209,6 +218,24 @@ mod tests {
                 prop_assert!(ticket.claims.len() <= TICKET_LEN_MAX);
             }
         }
+    }
+
+    #[test]
+    fn a_ticket_follows_one_of_its_holder_by_an_older_key_or_for_a_shorter_time() {
+        let ticket = |key_number, expires_s| TicketClaims {
+            key_number,
+            expires_s,
+            ..claims(vec![7], "weave".into())
+        };
+        let now = ticket(2, 100);
+        assert!(ticket(2, 101).follows(&now) && ticket(3, 50).follows(&now));
+        assert!(!now.follows(&now), "the same one");
+        assert!(!ticket(1, 200).follows(&now), "of the key before");
+        let others = [
+            TicketClaims { uid: 7, ..ticket(3, 200) },
+            TicketClaims { public_key: [1; 32], ..ticket(3, 200) },
+        ];
+        assert!(others.iter().all(|other| !other.follows(&now)));
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl CredentialSlot {
         if renewed.claims().expires_s > ticket.claims().expires_s {
             *self.credential.write().unwrap_or_else(PoisonError::into_inner) = renewed.into();
             // Others who read the file find the new one, or renew theirs.
-            let _ = self.home.as_ref().map(|home| home.keep_renewed(&issued));
+            let _ = self.home.as_ref().map(|home| home.keep_renewed(&issued, by));
         }
     }
 

@@ -19,6 +19,9 @@ use crate::runtime::{
     write_file,
 };
 
+/// Time for which another program may keep a ticket from being taken into use.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+
 /// A ticket that the owner of a store makes for a user.
 #[derive(Clone, Debug)]
 pub struct TicketOrder {
@@ -120,7 +123,8 @@ impl RuntimeDir {
     /// # Errors
     /// `Invalid`: the ticket has no private key, or another's; `Exists`: the cluster key of a store
     /// of this name is here, or a ticket for another store; `Denied`: the runtime directory is open
-    /// to others; `Corrupt`: this file, or the one that is here, is no ticket.
+    /// to others; `Corrupt`: this file, or the one that is here, is no ticket; `Timeout`: others
+    /// write there.
     pub fn use_ticket(&self, file: &TicketFile) -> Result<ClusterDir> {
         file.credential()?;
         file.id()?;
@@ -134,6 +138,7 @@ impl RuntimeDir {
         if is_there(&dir.key_path()) {
             return taken("the cluster key of a store of this name is here");
         }
+        let _one = dir.lock(Deadline::after(LOCK_WAIT))?;
         match dir.read_ticket() {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Ok(there) if there.cluster_id == file.cluster_id => {}

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use samite_client::runtime::{ClusterDir, RuntimeDir, TicketFile};
 use samite_client::{ClusterKey, ClusterKeys, TicketOrder};
-use samite_types::{ErrorKind, NodeId};
+use samite_transport::ticket::issue as issue_ticket;
+use samite_types::{Deadline, ErrorKind, NodeId};
+use samite_wire::ticket::{IssuedTicket, SignedTicket, TicketClaims};
 
 const UID: u32 = 47_113;
 
@@ -85,4 +87,70 @@ fn a_file_that_is_no_ticket_is_to_be_removed() {
     user.use_ticket(&file).unwrap();
     let bent = TicketFile { cluster_id: "AAAA".into(), ..file };
     assert_eq!(user.use_ticket(&bent).unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+/// What a node answers to one who renews the ticket in `file` up to `expires_s`.
+fn renewed(owner: &ClusterDir, file: &TicketFile, expires_s: u64) -> IssuedTicket {
+    let keys = owner.read_keys().unwrap();
+    let claims = TicketClaims { expires_s, ..file.claims().unwrap() };
+    IssuedTicket {
+        ticket: issue_ticket(keys.current(), claims).unwrap(),
+        node_key: keys.current().node_public_key(),
+        cluster_id: *keys.id(),
+        nodes: Vec::new(),
+        authorities: None,
+    }
+}
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+#[test]
+fn the_last_of_many_renewals_stays_and_a_reader_sees_whole_files() {
+    const WRITERS: u64 = 8;
+    const EACH: u64 = 50;
+    let OwnerAndUser { owner, user, .. } = &owner_and_user();
+    let file = issue(owner, 1000);
+    let (dir, key) = (&user.use_ticket(&file).unwrap(), &file.private_key);
+    let first_s = file.claims().unwrap().expires_s;
+    let all: Vec<_> =
+        (1..=WRITERS * EACH).map(|more| renewed(owner, &file, first_s + more)).collect();
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let mine = all.iter().skip(writer as usize).step_by(WRITERS as usize);
+            scope.spawn(move || {
+                for issued in mine {
+                    dir.keep_renewed(issued, soon()).unwrap();
+                    let now = dir.read_ticket().unwrap();
+                    let (_, wrote) = SignedTicket::parse(&issued.ticket).unwrap();
+                    assert!(now.claims().unwrap().expires_s >= wrote.expires_s, "it went back");
+                    assert_eq!(&now.private_key, key);
+                }
+            });
+        }
+    });
+    let last = dir.read_ticket().unwrap();
+    assert_eq!(last.claims().unwrap().expires_s, first_s + WRITERS * EACH);
+    assert_eq!(last.private_key, file.private_key);
+    let names = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    assert_eq!(names, ["cluster.json", "ticket"], "nothing is left over");
+}
+
+#[test]
+fn a_ticket_by_the_key_before_does_not_come_back() {
+    let OwnerAndUser { owner, user, .. } = &owner_and_user();
+    let file = issue(owner, 1000);
+    let dir = user.use_ticket(&file).unwrap();
+    let expires_s = file.claims().unwrap().expires_s;
+    let late = renewed(owner, &file, expires_s + 500);
+    change_key(owner);
+    dir.keep_renewed(&renewed(owner, &file, expires_s + 10), soon()).unwrap();
+    dir.keep_renewed(&late, soon()).unwrap();
+    let kept = dir.read_ticket().unwrap();
+    let claims = kept.claims().unwrap();
+    assert_eq!((claims.key_number, claims.expires_s), (2, expires_s + 10));
+    kept.credential().unwrap();
 }

@@ -6,11 +6,11 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use samite_transport::ticket::UserTicket;
 use samite_transport::{ClusterKeys, Credential, SigningPair, TlsAuthorities};
-use samite_types::{Error, ErrorKind, NodeId, Result};
+use samite_types::{Deadline, Error, ErrorKind, NodeId, Result};
 use samite_wire::ticket::{IssuedTicket, SignedTicket};
 use serde::{Deserialize, Serialize};
 
-use super::{ClusterDir, read_file, write_file};
+use super::{ClusterDir, DirectoryLock, open_private_dir, read_file, write_file};
 
 const AUTHORITIES_LEN_MAX: usize = 1 << 20;
 const TICKET_FILE_LEN_MAX: usize = 2 << 20;
@@ -105,21 +105,25 @@ impl ClusterDir {
         })
     }
 
-    /// Puts a renewed ticket in the place of the one that is here, if it is of the same holder and
-    /// ends later.
+    /// Puts a renewed ticket in the place of the one that is here, if it
+    /// [follows](samite_wire::ticket::TicketClaims::follows) that one.
     ///
     /// # Errors
-    /// As [`TicketFile::read`], [`TicketFile::write`].
-    pub fn keep_renewed(&self, issued: &IssuedTicket) -> Result<()> {
-        let path = self.ticket_path();
+    /// As [`TicketFile::read`], [`TicketFile::write`]; [`ErrorKind::Timeout`]: others write here.
+    pub fn keep_renewed(&self, issued: &IssuedTicket, deadline: Deadline) -> Result<()> {
+        let _one = self.lock(deadline)?;
         let mut file = self.read_ticket()?;
-        let (_, there) = SignedTicket::parse(&file.ticket_bytes()?)?;
         let (_, new) = SignedTicket::parse(&issued.ticket)?;
-        if there.public_key == new.public_key && there.expires_s < new.expires_s {
+        if new.follows(&file.claims()?) {
             (file.ticket, file.node_key) = (to_base64(&issued.ticket), to_base64(&issued.node_key));
-            file.write(&path)?;
+            file.write(&self.ticket_path())?;
         }
         Ok(())
+    }
+
+    /// Keeps others from changing the files here that are read, compared and written.
+    pub(crate) fn lock(&self, deadline: Deadline) -> Result<DirectoryLock> {
+        DirectoryLock::take(open_private_dir(&self.path)?, &self.path, deadline)
     }
 
     /// Writes the authority that signs the TLS certificates of the cluster's nodes.
