@@ -173,6 +173,8 @@ fn the_key_changes_while_the_store_serves() {
 
     assert!(owner.ok(["key", "rotate", "--keep-before"]).contains("key 2 is in use"));
     user.ok(["dataset", "ls"]);
+    let said = owner.fails(5, ["key", "rotate", "--keep-before"]);
+    assert!(said.contains("nothing is changed: cluster key 2 is in use"), "{said}");
     assert!(owner.ok(["key", "rotate"]).contains("key 2 is in use, and no other counts"));
     let said = user.fails(3, ["dataset", "ls"]);
     assert!(said.contains("signed by cluster key 1, which does not count here"), "{said}");
