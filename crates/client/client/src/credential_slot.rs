@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use samite_transport::client::{NodeLink, OutgoingRequest};
 use samite_transport::ticket::UserTicket;
-use samite_transport::{Address, Credential};
+use samite_transport::{Address, Credential, TlsAuthorities};
 use samite_types::{ClientId, Clock, Deadline, Error, ErrorKind, Result, SystemClock};
 use samite_wire::control::{ControlReply, ControlRequest, decode, encode};
 use samite_wire::frame::FrameKind;
@@ -160,7 +160,11 @@ fn ask_for_renewed(
     let reply = link.call(request, deadline, |reply| decode::<ControlReply>(reply.body()))??;
     match reply {
         ControlReply::Ticket(issued) => {
-            let renewed = ticket.renewed(issued.ticket.clone(), issued.node_key)?;
+            let mut renewed = ticket.renewed(issued.ticket.clone(), issued.node_key)?;
+            if let Some(pem) = &issued.authorities {
+                let authorities = TlsAuthorities::from_pem(pem.clone().into_bytes())?;
+                renewed = renewed.with_authorities(authorities);
+            }
             Ok((issued, renewed))
         }
         ControlReply::Failed { kind, message } => {

@@ -154,16 +154,9 @@ impl RuntimeDir {
 
 /// The store as its clients on this host see it: by the network only.
 fn described(file: &TicketFile) -> ClusterFile {
-    let mut nodes = Vec::new();
-    for (node, url) in &file.nodes {
-        let mut entry = NodeEntry::elsewhere(*node);
-        entry.set_addresses(std::slice::from_ref(url));
-        nodes.push(entry);
-    }
-    nodes.sort_by_key(|node| node.node);
     ClusterFile {
         cluster: file.cluster.clone(),
-        nodes,
+        nodes: NodeEntry::on_network(&file.nodes),
         created_s: SystemClock.realtime().as_secs(),
         setup: ClusterSetup::default(),
         is_attached: true,

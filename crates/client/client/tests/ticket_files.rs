@@ -154,3 +154,46 @@ fn a_ticket_by_the_key_before_does_not_come_back() {
     assert_eq!((claims.key_number, claims.expires_s), (2, expires_s + 10));
     kept.credential().unwrap();
 }
+
+const AUTHORITY: &str = include_str!("../../../cluster/transport/tests/fixtures/tls/authority.pem");
+
+#[test]
+fn a_renewed_ticket_brings_the_nodes_and_authorities_of_now() {
+    let OwnerAndUser { owner, user, .. } = &owner_and_user();
+    let file = issue(owner, 1000);
+    let dir = user.use_ticket(&file).unwrap();
+    let expires_s = file.claims().unwrap().expires_s;
+    let moved: Vec<(NodeId, String)> =
+        [1, 0].map(|n| (NodeId(n), format!("tcp://10.0.0.{n}:7000"))).into();
+    let issued = IssuedTicket {
+        nodes: moved.clone(),
+        authorities: Some(AUTHORITY.into()),
+        ..renewed(owner, &file, expires_s + 1)
+    };
+    dir.keep_renewed(&issued, soon()).unwrap();
+    let kept = dir.read_ticket().unwrap();
+    assert_eq!((&kept.nodes, kept.authorities.as_deref()), (&moved, Some(AUTHORITY)));
+    let described = dir.read_cluster_file().unwrap();
+    let described: Vec<_> = described.nodes.iter().map(|n| (n.node.0, n.tcp.clone())).collect();
+    let at = |n| (n, Some(format!("10.0.0.{n}:7000")));
+    assert_eq!(described, [at(0), at(1)]);
+    // A node that knows neither: what is known stays.
+    dir.keep_renewed(&renewed(owner, &file, expires_s + 2), soon()).unwrap();
+    let later = dir.read_ticket().unwrap();
+    assert_eq!(later.claims().unwrap().expires_s, expires_s + 2);
+    assert_eq!((later.nodes, later.authorities), (kept.nodes, kept.authorities));
+    // Authorities that are none change nothing.
+    let bad =
+        IssuedTicket { authorities: Some("none".into()), ..renewed(owner, &file, expires_s + 3) };
+    assert_eq!(dir.keep_renewed(&bad, soon()).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(dir.read_ticket().unwrap().claims().unwrap().expires_s, expires_s + 2);
+}
+
+#[test]
+fn no_ticket_is_made_with_authorities_that_are_none() {
+    let OwnerAndUser { owner, .. } = &owner_and_user();
+    owner.write_authorities(b"no certificate").unwrap();
+    assert_eq!(owner.read_authorities_pem().unwrap_err().kind(), ErrorKind::Invalid);
+    owner.write_authorities(AUTHORITY.as_bytes()).unwrap();
+    assert_eq!(issue(owner, 1000).authorities.as_deref(), Some(AUTHORITY));
+}

@@ -10,7 +10,7 @@ use samite_types::{Deadline, Error, ErrorKind, NodeId, Result};
 use samite_wire::ticket::{IssuedTicket, SignedTicket};
 use serde::{Deserialize, Serialize};
 
-use super::{ClusterDir, DirectoryLock, open_private_dir, read_file, write_file};
+use super::{ClusterDir, DirectoryLock, NodeEntry, open_private_dir, read_file, write_file};
 
 const AUTHORITIES_LEN_MAX: usize = 1 << 20;
 const TICKET_FILE_LEN_MAX: usize = 2 << 20;
@@ -106,17 +106,41 @@ impl ClusterDir {
     }
 
     /// Puts a renewed ticket in the place of the one that is here, if it
-    /// [follows](samite_wire::ticket::TicketClaims::follows) that one.
+    /// [follows](samite_wire::ticket::TicketClaims::follows) that one, and takes over what came with it: the nodes, and
+    /// who signs their TLS certificates.
     ///
     /// # Errors
-    /// As [`TicketFile::read`], [`TicketFile::write`]; [`ErrorKind::Timeout`]: others write here.
+    /// As [`TicketFile::read`], [`TicketFile::write`]; [`ErrorKind::Timeout`]: others write here;
+    /// [`ErrorKind::Invalid`]: authorities came with it that are none.
     pub fn keep_renewed(&self, issued: &IssuedTicket, deadline: Deadline) -> Result<()> {
         let _one = self.lock(deadline)?;
         let mut file = self.read_ticket()?;
         let (_, new) = SignedTicket::parse(&issued.ticket)?;
         if new.follows(&file.claims()?) {
             (file.ticket, file.node_key) = (to_base64(&issued.ticket), to_base64(&issued.node_key));
+            if let Some(pem) = &issued.authorities {
+                TlsAuthorities::from_pem(pem.clone().into_bytes())?;
+                file.authorities = Some(pem.clone());
+            }
+            if !issued.nodes.is_empty() {
+                file.nodes.clone_from(&issued.nodes);
+            }
             file.write(&self.ticket_path())?;
+            self.keep_nodes(&file.nodes)?;
+        }
+        Ok(())
+    }
+
+    /// Describes the store by the nodes that it has now, where the description came with a ticket.
+    fn keep_nodes(&self, nodes: &[(NodeId, String)]) -> Result<()> {
+        let mut cluster = match self.read_cluster_file() {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            cluster => cluster?,
+        };
+        let nodes = NodeEntry::on_network(nodes);
+        if cluster.is_attached && cluster.nodes != nodes {
+            cluster.nodes = nodes;
+            self.write_cluster_file(&cluster)?;
         }
         Ok(())
     }
@@ -151,12 +175,10 @@ impl ClusterDir {
     /// # Errors
     /// As [`ClusterDir::read_authorities`].
     pub fn read_authorities_pem(&self) -> Result<Option<String>> {
-        match read_file(&self.authorities_path(), AUTHORITIES_LEN_MAX) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            pem => String::from_utf8(pem?).map(Some).map_err(|_| {
-                Error::new(ErrorKind::Invalid, "TLS authorities: not text, as PEM is")
-            }),
-        }
+        let Some(authorities) = self.read_authorities()? else { return Ok(None) };
+        String::from_utf8(authorities.pem().to_vec())
+            .map(Some)
+            .map_err(|_| Error::new(ErrorKind::Invalid, "TLS authorities: not text, as PEM is"))
     }
 
     fn authorities_path(&self) -> PathBuf {
