@@ -88,8 +88,10 @@ pub enum KeyStep {
 pub struct IssuedTicket {
     /// A [`SignedTicket`], encoded.
     pub ticket: Vec<u8>,
-    /// Ed25519 public key of the nodes.
+    /// Ed25519 public key of the nodes; another one when the cluster key is changed.
     pub node_key: [u8; 32],
+    /// Tells the cluster from others of its name; the same when the cluster key is changed.
+    pub cluster_id: [u8; 8],
     /// Nodes, and where other hosts reach them, as URLs.
     pub nodes: Vec<(NodeId, String)>,
     /// Authorities that sign the nodes' TLS certificates, as PEM, where they have their own.
@@ -101,6 +103,15 @@ impl TicketClaims {
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         encode(self)
+    }
+
+    /// Whether it takes the place of `before`: of the same holder, and by a newer cluster key, or by
+    /// the same one and for longer.
+    #[must_use]
+    pub fn follows(&self, before: &Self) -> bool {
+        let order = |claims: &Self| (claims.key_number, claims.expires_s);
+        (self.uid, self.public_key) == (before.uid, before.public_key)
+            && order(self) > order(before)
     }
 
     /// The length, in seconds, for which it was signed.
@@ -199,23 +210,47 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_refused_or_is_what_it_says(
+        fn garbage_is_refused_or_within_limits(
             bytes in proptest::collection::vec(any::<u8>(), 0..1000),
-            at in any::<prop::sample::Index>(),
-            bit in 0..8,
         ) {
             if let Ok((ticket, claims)) = SignedTicket::parse(&bytes) {
                 prop_assert!(claims.gids.len() <= TICKET_GROUPS_MAX);
                 prop_assert!(ticket.claims.len() <= TICKET_LEN_MAX);
             }
-            let mut bent = signed(&claims(vec![1, 2, 3], "weave".into()));
-            let at = at.index(bent.len());
-            bent[at] ^= 1_u8 << bit;
-            if let Ok((ticket, claims)) = SignedTicket::parse(&bent) {
-                prop_assert!(claims.gids.len() <= TICKET_GROUPS_MAX);
-                let again: TicketClaims = decode(&ticket.claims).unwrap();
-                prop_assert_eq!(again, claims);
-            }
         }
+    }
+
+    #[test]
+    fn a_ticket_follows_one_of_its_holder_by_an_older_key_or_for_a_shorter_time() {
+        let ticket = |key_number, expires_s| TicketClaims {
+            key_number,
+            expires_s,
+            ..claims(vec![7], "weave".into())
+        };
+        let now = ticket(2, 100);
+        assert!(ticket(2, 101).follows(&now) && ticket(3, 50).follows(&now));
+        assert!(!now.follows(&now), "the same one");
+        assert!(!ticket(1, 200).follows(&now), "of the key before");
+        let others = [
+            TicketClaims { uid: 7, ..ticket(3, 200) },
+            TicketClaims { public_key: [1; 32], ..ticket(3, 200) },
+        ];
+        assert!(others.iter().all(|other| !other.follows(&now)));
+    }
+
+    #[test]
+    fn a_ticket_with_any_bit_changed_is_refused_or_says_something_else() {
+        let original = signed(&claims(vec![1, 2, 3], "weave".into()));
+        let (first, first_claims) = SignedTicket::parse(&original).unwrap();
+        let mut parsed = 0;
+        for bit in 0..original.len() * 8 {
+            let mut bent = original.clone();
+            bent[bit / 8] ^= 1_u8 << (bit % 8);
+            let Ok((ticket, claims)) = SignedTicket::parse(&bent) else { continue };
+            parsed += 1;
+            assert_eq!(ticket.to_bytes(), bent, "bit {bit}");
+            assert!(ticket.mac != first.mac || claims != first_claims, "bit {bit}");
+        }
+        assert!(parsed > 32 * 8, "at least where the signature was changed: {parsed}");
     }
 }

@@ -359,7 +359,8 @@ impl<'r, 'a> OperationRun<'r, 'a> {
     /// A link to a node; or why there is none now, where another node may take its place.
     fn link(&self, peer: &NodePeer) -> Result<Result<Arc<NodeLink>, ResendReason>> {
         if let Some(link) = peer.live_link() {
-            peer.renew_ticket(&link, || self.dataset.client().credentials().credential);
+            let credential = || self.dataset.client().credentials().credential;
+            peer.renew_ticket(&link, credential, self.deadline);
             return self.session.check(self.dataset.client()).map(|()| Ok(link));
         }
         let by = if self.retry.is_mirrored() {

@@ -81,9 +81,10 @@ impl KeyRotation<'_> {
     ///
     /// # Errors
     /// Those of the first node that cannot be reached or refuses, which the error names; nothing is
-    /// undone, and the next run goes on.
+    /// undone, and the next run goes on. `Conflict`: there is nothing to do but to drop the key
+    /// before, which is to stay; a node does not do what it answers that it has done.
     pub fn run(mut self) -> Result<u32> {
-        let mut nodes = self.ask_all()?;
+        let nodes = self.ask_all()?;
         // Nothing is under way: a change begins, with a key that nobody else knows yet.
         if next_step(&self.own, &nodes, false) == RotationStep::Done {
             let number = self.own.current().number();
@@ -91,25 +92,62 @@ impl KeyRotation<'_> {
             let mut bytes = [0; ClusterKey::LEN];
             SystemEntropy.fill(&mut bytes);
             self.write_own(self.own.with_next(&ClusterKey::numbered(bytes, number))?)?;
+        } else if next_step(&self.own, &nodes, self.keeps_before) == RotationStep::Done {
+            let number = self.own.current().number();
+            let words = format!(
+                "nothing is changed: cluster key {number} is in use, and the one before it counts \
+                 still; drop that before the next change (`samite key rotate`)"
+            );
+            return Err(Error::new(ErrorKind::Conflict, words));
         }
+        self.go_on(nodes, Self::ask)
+    }
+
+    /// Makes all steps that are left, the ones at nodes by `ask`.
+    fn go_on(
+        &mut self,
+        mut nodes: Vec<KeyNumbers>,
+        ask: impl Fn(&Self, usize, &KeyStep) -> Result<KeyNumbers>,
+    ) -> Result<u32> {
         let number = self.own.newest().number();
+        let mut made = Vec::new();
         loop {
-            match next_step(&self.own, &nodes, self.keeps_before) {
+            let step = next_step(&self.own, &nodes, self.keeps_before);
+            let (node, at_node) = match step {
                 RotationStep::Prepare(node) => {
-                    let sealed = self.sealed(nodes[node].current)?;
-                    nodes[node] = self.ask(node, &KeyStep::Prepare { number, sealed })?;
+                    let sealed = self.sealed(node, nodes[node].current)?;
+                    (node, KeyStep::Prepare { number, sealed })
                 }
-                RotationStep::Switch(node) => {
-                    nodes[node] = self.ask(node, &KeyStep::Switch { number })?;
+                RotationStep::Switch(node) => (node, KeyStep::Switch { number }),
+                RotationStep::Finish(node) => (node, KeyStep::Finish { number }),
+                RotationStep::SwitchOwn => {
+                    self.write_own(self.own.switched(number)?)?;
+                    continue;
                 }
-                RotationStep::Finish(node) => {
-                    nodes[node] = self.ask(node, &KeyStep::Finish { number })?;
+                RotationStep::FinishOwn => {
+                    self.write_own(self.own.finished(number)?)?;
+                    continue;
                 }
-                RotationStep::SwitchOwn => self.write_own(self.own.switched(number)?)?,
-                RotationStep::FinishOwn => self.write_own(self.own.finished(number)?)?,
                 RotationStep::Done => return Ok(number),
+            };
+            if made.contains(&step) {
+                return Err(self.stands_still(node, nodes[node], &at_node));
             }
+            nodes[node] = ask(self, node, &at_node)?;
+            made.push(step);
         }
+    }
+
+    /// A node answers that it has made a step, and it is due again.
+    fn stands_still(&self, node: usize, numbers: KeyNumbers, step: &KeyStep) -> Error {
+        let (id, KeyNumbers { current, other }) = (self.nodes[node].0, numbers);
+        let other = other.map_or("none".to_owned(), |other| other.to_string());
+        let (what, number) = (name_of(step), self.own.newest().number());
+        let words = format!(
+            "{id} was asked to {what} {number}, and goes by key {current} after that (other key: \
+             {other})"
+        );
+        Error::new(ErrorKind::Conflict, words)
     }
 
     fn write_own(&mut self, keys: ClusterKeys) -> Result<()> {
@@ -118,10 +156,11 @@ impl KeyRotation<'_> {
         Ok(())
     }
 
-    /// The newest key, sealed by the one that a node has.
-    fn sealed(&self, current: u32) -> Result<Vec<u8>> {
+    /// The newest key, sealed by the one that this node has.
+    fn sealed(&self, node: usize, current: u32) -> Result<Vec<u8>> {
         let known = self.own.find(current).ok_or_else(|| {
-            let words = format!("a node goes by cluster key {current}, which is not here");
+            let id = self.nodes[node].0;
+            let words = format!("{id} goes by cluster key {current}, which is not here");
             Error::new(ErrorKind::Conflict, words)
         })?;
         Ok(known.seal_next(self.own.newest(), &SystemEntropy))
@@ -135,10 +174,8 @@ impl KeyRotation<'_> {
     fn ask(&self, node: usize, step: &KeyStep) -> Result<KeyNumbers> {
         let (id, addresses) = &self.nodes[node];
         let what = match step {
-            KeyStep::Tell => "say which cluster keys it has",
-            KeyStep::Prepare { .. } => "learn the next cluster key",
-            KeyStep::Switch { .. } => "go over to the next cluster key",
-            KeyStep::Finish { .. } => "drop the cluster key before",
+            KeyStep::Tell => "say which cluster keys it has".to_owned(),
+            step => format!("{} {}", name_of(step), self.own.newest().number()),
         };
         self.try_ask(addresses, step).map_err(|error| {
             error.context(format_args!("{id} did not {what} (run it again when it can)"))
@@ -182,6 +219,16 @@ impl KeyRotation<'_> {
             }
         }
         Err(failed)
+    }
+}
+
+/// What a node is asked to do, before the number of the newest key.
+const fn name_of(step: &KeyStep) -> &'static str {
+    match step {
+        KeyStep::Tell => "say whether it has cluster key",
+        KeyStep::Prepare { .. } => "learn cluster key",
+        KeyStep::Switch { .. } => "go over to cluster key",
+        KeyStep::Finish { .. } => "drop the cluster key before",
     }
 }
 
@@ -296,6 +343,49 @@ mod tests {
                 prop_assert_eq!(*keys.id(), *first.id());
             }
         }
+    }
+
+    /// A run over nodes 3 and 4 that have these numbers, and answer with what `answer` says.
+    fn go_on(
+        own: &ClusterKeys,
+        nodes: Vec<KeyNumbers>,
+        answer: impl Fn(usize, &KeyStep) -> KeyNumbers,
+    ) -> Result<u32> {
+        let mut run = KeyRotation {
+            own: own.clone(),
+            keep: &mut |_| Ok(()),
+            nodes: vec![(NodeId(3), Vec::new()), (NodeId(4), Vec::new())],
+            keeps_before: false,
+            timeout: Duration::ZERO,
+        };
+        run.go_on(nodes, |_, node, step| Ok(answer(node, step)))
+    }
+
+    #[test]
+    fn a_node_that_does_not_move_on_ends_the_run() {
+        let own = ClusterKeys::new(key(1)).with_next(&key(2)).unwrap();
+        let first = KeyNumbers { current: 1, other: None };
+        let error = go_on(&own, vec![first; 2], |node, step| match (node, step) {
+            (0, KeyStep::Prepare { .. }) => KeyNumbers { current: 1, other: Some(2) },
+            _ => first,
+        })
+        .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        for part in ["n4 ", "learn cluster key 2", "key 1 ", "none"] {
+            assert!(error.message().contains(part), "{part}: {error}");
+        }
+        // It goes back and forth.
+        let error = go_on(&own, vec![first; 2], |_, step| match step {
+            KeyStep::Prepare { .. } => KeyNumbers { current: 1, other: Some(2) },
+            _ => first,
+        })
+        .unwrap_err();
+        assert!(error.message().contains("n3 was asked to learn"), "{error}");
+        let strange = KeyNumbers { current: 7, other: None };
+        let error = go_on(&own, vec![first, strange], |_, _| first).unwrap_err();
+        assert!(error.message().contains("n3 was asked"), "{error}");
+        let error = go_on(&own, vec![strange; 2], |_, _| first).unwrap_err();
+        assert!(error.message().contains("n3 goes by cluster key 7"), "{error}");
     }
 
     #[test]

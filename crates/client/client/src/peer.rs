@@ -117,7 +117,7 @@ impl NodePeer {
         deadline: Deadline,
     ) -> Result<Arc<NodeLink>> {
         if let Some(link) = self.live_link() {
-            self.renew_ticket(&link, || who.credential);
+            self.renew_ticket(&link, || who.credential, deadline);
             return Ok(link);
         }
         // One thread connects; the others wait for it.
@@ -142,12 +142,13 @@ impl NodePeer {
         Ok(link)
     }
 
-    /// If it is time for that, one thread renews the ticket by which `link` was made; if it
-    /// cannot be renewed, it counts until it ends.
+    /// If it is time for that, one thread renews the ticket by which `link` was made, by its
+    /// `deadline`; if it cannot be renewed, it counts until it ends.
     pub(crate) fn renew_ticket<'c>(
         &self,
         link: &NodeLink,
         credential: impl FnOnce() -> &'c CredentialSlot,
+        deadline: Deadline,
     ) {
         let due = self.renew_at_ns.load(Ordering::Relaxed);
         if due == u64::MAX || SystemClock.monotonic() < Duration::from_nanos(due) {
@@ -157,7 +158,7 @@ impl NodePeer {
             self.renew_at_ns.compare_exchange(due, u64::MAX, Ordering::Relaxed, Ordering::Relaxed);
         if claimed.is_ok() {
             let credential = credential();
-            credential.renew(link);
+            credential.renew(link, deadline);
             self.renew_at_ns.store(credential.renewal_due_ns(), Ordering::Relaxed);
         }
     }

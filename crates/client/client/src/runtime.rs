@@ -16,6 +16,7 @@
 //! reads these files inside other people's programs: all I/O is raw system calls, never libc.
 
 mod credentials;
+mod files;
 mod nodes;
 mod setup;
 
@@ -23,13 +24,16 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use samite_types::{Error, ErrorKind, NodeId, Result};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use credentials::is_there;
 pub use credentials::{TicketFile, key_bytes, read_key_file, to_base64};
+pub use files::name_without_temporary;
+pub(crate) use files::write_file;
+use files::{DirectoryLock, read_file};
 pub use nodes::{LocalProcess, NodeEntry};
 pub use setup::{ClusterSetup, EtcdEntry, EtcdTlsFiles, VoterEntry};
 
@@ -347,54 +351,6 @@ fn create_private_dir(path: &Path) -> Result<()> {
             Err(Error::io(format_args!("create runtime directory {}", path.display()), errno))
         }
     }
-}
-
-/// Reads a small file whole; anything over `len_max` bytes is refused.
-fn read_file(path: &Path, len_max: usize) -> Result<Vec<u8>> {
-    let failed = |errno| Error::io(format_args!("read {}", path.display()), errno);
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
-    let mut bytes = Vec::new();
-    let mut piece = [0; 4096];
-    loop {
-        match rustix::io::read(&file, &mut piece) {
-            Ok(0) => return Ok(bytes),
-            Ok(len) => bytes.extend_from_slice(&piece[..len]),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(failed(errno)),
-        }
-        if bytes.len() > len_max {
-            return Err(Error::new(
-                ErrorKind::TooLarge,
-                format!("read {}: over {len_max} bytes", path.display()),
-            ));
-        }
-    }
-}
-
-/// Writes a small file (mode 0600) so that a reader sees the old one or the new one, never a part.
-pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".new");
-    let temporary = PathBuf::from(temporary);
-    let failed = |errno| Error::io(format_args!("write {}", temporary.display()), errno);
-    let flags =
-        OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::open(&temporary, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        match rustix::io::write(&file, rest) {
-            Ok(len) => rest = &rest[len..],
-            Err(Errno::INTR) => {}
-            Err(errno) => {
-                // The first error is the one worth telling; the leftover is overwritten by the next attempt.
-                let _ = rustix::fs::unlinkat(CWD, &temporary, AtFlags::empty());
-                return Err(failed(errno));
-            }
-        }
-    }
-    rustix::fs::rename(&temporary, path)
-        .map_err(|errno| Error::io(format_args!("write {}", path.display()), errno))
 }
 
 #[cfg(test)]

@@ -19,6 +19,9 @@ use crate::runtime::{
     write_file,
 };
 
+/// Time for which another program may keep a ticket from being taken into use.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+
 /// A ticket that the owner of a store makes for a user.
 #[derive(Clone, Debug)]
 pub struct TicketOrder {
@@ -63,6 +66,7 @@ impl TicketOrder {
             ticket: to_base64(&issue(keys.current(), claims)?),
             private_key,
             node_key: to_base64(&keys.current().node_public_key()),
+            cluster_id: to_base64(keys.id()),
             nodes,
             authorities: dir.read_authorities_pem()?,
         })
@@ -97,6 +101,7 @@ impl TicketFile {
             ticket: to_base64(&issued.ticket),
             private_key: Some(to_base64(pair.seed())),
             node_key: to_base64(&issued.node_key),
+            cluster_id: to_base64(&issued.cluster_id),
             nodes: issued.nodes,
             authorities: issued.authorities,
         })
@@ -118,9 +123,11 @@ impl RuntimeDir {
     /// # Errors
     /// `Invalid`: the ticket has no private key, or another's; `Exists`: the cluster key of a store
     /// of this name is here, or a ticket for another store; `Denied`: the runtime directory is open
-    /// to others.
+    /// to others; `Corrupt`: this file, or the one that is here, is no ticket; `Timeout`: others
+    /// write there.
     pub fn use_ticket(&self, file: &TicketFile) -> Result<ClusterDir> {
         file.credential()?;
+        file.id()?;
         let dir = self.cluster(&file.cluster)?;
         self.create()?;
         dir.create()?;
@@ -131,9 +138,10 @@ impl RuntimeDir {
         if is_there(&dir.key_path()) {
             return taken("the cluster key of a store of this name is here");
         }
-        match TicketFile::read(&dir.ticket_path()) {
+        let _one = dir.lock(Deadline::after(LOCK_WAIT))?;
+        match dir.read_ticket() {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Ok(there) if there.node_key == file.node_key => {}
+            Ok(there) if there.cluster_id == file.cluster_id => {}
             Ok(there) if there.claims()?.expires_s <= SystemClock.realtime().as_secs() => {}
             Ok(_) => return taken("a ticket for another store of this name is here"),
             Err(error) => return Err(error),
@@ -146,16 +154,9 @@ impl RuntimeDir {
 
 /// The store as its clients on this host see it: by the network only.
 fn described(file: &TicketFile) -> ClusterFile {
-    let mut nodes = Vec::new();
-    for (node, url) in &file.nodes {
-        let mut entry = NodeEntry::elsewhere(*node);
-        entry.set_addresses(std::slice::from_ref(url));
-        nodes.push(entry);
-    }
-    nodes.sort_by_key(|node| node.node);
     ClusterFile {
         cluster: file.cluster.clone(),
-        nodes,
+        nodes: NodeEntry::on_network(&file.nodes),
         created_s: SystemClock.realtime().as_secs(),
         setup: ClusterSetup::default(),
         is_attached: true,

@@ -45,6 +45,15 @@ impl Drop for StopAtEnd<'_> {
 
 /// Changes the key; the run is cut off at the write of the owner's file with this number.
 fn rotate(cluster: &LocalCluster, nodes: u32, cut_at: usize) -> Result<u32> {
+    rotate_and(cluster, nodes, cut_at, false)
+}
+
+fn rotate_and(
+    cluster: &LocalCluster,
+    nodes: u32,
+    cut_at: usize,
+    keeps_before: bool,
+) -> Result<u32> {
     let dir = dir_of(cluster);
     let mut writes = 0;
     let mut keep = |keys: &ClusterKeys| {
@@ -58,7 +67,7 @@ fn rotate(cluster: &LocalCluster, nodes: u32, cut_at: usize) -> Result<u32> {
         own: dir.read_keys().unwrap(),
         keep: &mut keep,
         nodes: network_nodes(cluster, nodes),
-        keeps_before: false,
+        keeps_before,
         timeout: Duration::from_secs(20),
     }
     .run()
@@ -111,6 +120,18 @@ fn programs_go_on_while_the_key_changes_and_is_cut_off() {
     cluster.restart_node(NodeId(2)).unwrap();
     client.refresh_map().unwrap();
     client.node_status(NodeId(2)).unwrap();
+}
+
+#[test]
+fn a_key_that_is_kept_is_dropped_before_the_next_change() {
+    let cluster = cluster(1, 64);
+    let change = |keeps_before| rotate_and(&cluster, 1, usize::MAX, keeps_before);
+    assert_eq!(change(true).unwrap(), 2);
+    let error = change(true).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    assert!(error.message().contains("nothing is changed: cluster key 2 is in use"), "{error}");
+    assert_eq!(change(false).unwrap(), 2, "it drops the one before");
+    assert_eq!(change(true).unwrap(), 3);
 }
 
 #[test]

@@ -56,6 +56,12 @@ pub(crate) fn read_goodbye(body: &[u8]) -> Error {
     }
 }
 
+/// The end of a connection by a client, who may say anything: no refusal of this side.
+pub(crate) fn client_goodbye(body: &[u8]) -> Error {
+    let error = read_goodbye(body);
+    Error::new(ErrorKind::Unavailable, format!("peer said goodbye: {error}"))
+}
+
 /// Checks the header of a frame that comes before the peer has proved anything.
 pub(crate) fn check_header(header: &CheckedHeader) -> Result<()> {
     if header.payload_len > 0 || header.body_len > HANDSHAKE_LEN_MAX {
@@ -164,7 +170,7 @@ impl NodeSide {
     /// Takes the client's next frame.
     ///
     /// # Errors
-    /// `WrongVersion`, `WrongKey`, `Denied`, `Corrupt`: say goodbye.
+    /// `WrongVersion`, `WrongKey`, `Denied`, `Corrupt`: say goodbye. `Unavailable`: the client has.
     pub(crate) fn step(
         &mut self,
         kind: FrameKind,
@@ -195,7 +201,7 @@ impl NodeSide {
                 let Hello { client, node, wants_rings, .. } = hello;
                 Ok(NodeStep::Proved { client, node, proved, wants_rings })
             }
-            (_, FrameKind::Goodbye) => Err(read_goodbye(body)),
+            (_, FrameKind::Goodbye) => Err(client_goodbye(body)),
             (_, kind) => Err(unexpected(kind)),
         }
     }

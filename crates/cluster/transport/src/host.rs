@@ -22,8 +22,7 @@ pub fn host_identity() -> Result<String> {
 }
 
 /// The name that this host has in its UTS namespace.
-#[must_use]
-pub fn host_label() -> String {
+fn host_label() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 

@@ -45,6 +45,28 @@ impl PeerIdentity {
         self.ticket.as_ref().map_or(&[], |ticket| &ticket.gids)
     }
 
+    /// Whether the peer may map the node's memory. `kernel_uid`: its user where the kernel tells;
+    /// `own_uid`: the node's.
+    ///
+    /// # Errors
+    /// `Denied`: another user, or the cluster key was not proved.
+    pub(crate) fn check_memory_access(
+        &self,
+        (kernel_uid, own_uid): (Option<u32>, u32),
+    ) -> Result<()> {
+        let is_own = kernel_uid.is_some_and(|uid| is_trusted(uid, own_uid));
+        let is_by_key = matches!(self.role, PeerRole::Owner | PeerRole::Node);
+        let words = match kernel_uid {
+            Some(_) if is_own && is_by_key => return Ok(()),
+            Some(uid) if is_own => {
+                format!("uid {uid} has to prove the cluster key for that: no ticket is enough")
+            }
+            Some(uid) => format!("it is for uid {own_uid}, as which the node runs, not for {uid}"),
+            None => format!("it is for uid {own_uid} on the node's host alone"),
+        };
+        Err(Error::new(ErrorKind::Denied, format!("shared memory: {words}")))
+    }
+
     /// The peer that has proved this. `kernel_uid`: its user where the kernel tells; `own_uid`: the
     /// node's; `is_node`: it says that it is a node.
     ///
@@ -60,7 +82,8 @@ impl PeerIdentity {
         let refused = |words: String| Err(Error::new(ErrorKind::Denied, words));
         match proved {
             ProvedCredential::Key if is_node && !is_trusted => {
-                refused("nodes run as the same user".into())
+                let uid = kernel_uid.unwrap_or(own_uid);
+                refused(format!("nodes run as the same user: this one as uid {own_uid}, not {uid}"))
             }
             ProvedCredential::Key => {
                 let role = match (is_trusted, is_node) {
@@ -137,6 +160,24 @@ mod tests {
         assert_eq!(of(key(), Some(OWN), true), Some((OWN, PeerRole::Node)));
         assert_eq!(of(key(), Some(1001), false), Some((1001, PeerRole::User)));
         assert_eq!(of(key(), Some(1001), true), None);
+        let error = PeerIdentity::of(key(), (Some(1001), OWN), true).unwrap_err();
+        assert!(error.message().contains("1000") && error.message().contains("1001"), "{error}");
+    }
+
+    #[test]
+    fn memory_is_for_the_own_user_with_the_key_and_a_refusal_says_what_is_missing() {
+        let check = |proved, kernel_uid: Option<u32>| {
+            let identity = PeerIdentity::of(proved, (kernel_uid, OWN), false).unwrap();
+            identity.check_memory_access((kernel_uid, OWN)).map_err(|error| error.to_string())
+        };
+        let key = || ProvedCredential::Key;
+        assert_eq!((check(key(), Some(OWN)), check(key(), Some(0))), (Ok(()), Ok(())));
+        let by_ticket = check(ticket(OWN), Some(OWN)).unwrap_err();
+        assert!(by_ticket.contains("uid 1000 has to prove the cluster key"), "{by_ticket}");
+        let other = check(key(), Some(1001)).unwrap_err();
+        assert!(other.contains("for uid 1000") && other.contains("not for 1001"), "{other}");
+        assert!(check(key(), None).is_err(), "over the network");
+        assert!(check(ticket(1001), Some(1001)).is_err());
     }
 
     #[test]

@@ -55,17 +55,6 @@ impl ClusterKey {
         self.authorities.as_ref()
     }
 
-    /// The key as read from a file.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] unless there are exactly 32 bytes.
-    pub fn from_slice(bytes: &[u8]) -> Result<Self> {
-        bytes.try_into().map(Self::new).map_err(|_| {
-            let len = bytes.len();
-            Error::new(ErrorKind::Invalid, format!("cluster key has {len} bytes instead of 32"))
-        })
-    }
-
     /// A new first key.
     pub fn generate(entropy: &dyn Entropy) -> Self {
         let mut bytes = [0; Self::LEN];

@@ -162,7 +162,8 @@ impl ClusterKeys {
 
     /// Longest key file, in bytes.
     pub const LEN_MAX: usize = Self::ID_LEN + 2 * ENTRY_LEN;
-    const ID_LEN: usize = 8;
+    /// Length of [`ClusterKeys::id`], in bytes.
+    pub const ID_LEN: usize = 8;
 
     /// Reads a key file.
     ///

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
 use rustix::io::Errno;
 use rustix::process::Signal;
-use samite_client::runtime::{ClusterDir, ENV_RUNTIME_DIR, RuntimeDir};
+use samite_client::runtime::{ClusterDir, ENV_RUNTIME_DIR, RuntimeDir, name_without_temporary};
 use samite_types::{NodeId, Result};
 
 use crate::io_context::{SystemContext as _, failed};
@@ -259,7 +259,7 @@ pub fn clear(dir: &ClusterDir) -> Result<()> {
 }
 
 fn is_our_file(name: &str) -> bool {
-    let name = name.strip_suffix(".new").unwrap_or(name);
+    let name = name_without_temporary(name);
     // A log that was long.
     let name = if name.ends_with(".log.1") { name.trim_end_matches(".1") } else { name };
     if is_whole_name(name) || mounts::is_mount_file(name) {
@@ -313,6 +313,7 @@ mod tests {
             "ca.pem",
             "cluster.json",
             "cluster.json.new",
+            "ticket.0123456789abcdef.new",
             "n0.sock",
             "n12.log",
             "n12.log.1",

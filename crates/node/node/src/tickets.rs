@@ -55,7 +55,8 @@ impl TicketOffice {
         let authorities = self.authorities.as_ref();
         let authorities =
             authorities.map(|authorities| String::from_utf8_lossy(authorities.pem()).into_owned());
-        IssuedTicket { ticket, node_key, nodes: nodes.collect(), authorities }
+        let (cluster_id, nodes) = (*self.keys.load().id(), nodes.collect());
+        IssuedTicket { ticket, node_key, cluster_id, nodes, authorities }
     }
 
     /// A ticket for the user at the other end of `socket`, at this time since 1970.

@@ -13,7 +13,7 @@ use super::view::ArenaView;
 use crate::lookup::RecordId;
 use crate::submission::{
     CONTENTS_LEN_MAX, HEADER_OFFSET, NODE_CORE_OFFSET, NODE_LOCKS, OPEN_OFFSET, QUEUE_SLOTS,
-    QUEUES, QueueSlotState, QueueWaiter, REFERENCE_OFFSET, REQUEST_LEN_MAX, RawSlotHeader,
+    QueueSlotState, QueueWaiter, REFERENCE_OFFSET, REQUEST_LEN_MAX, RawSlotHeader,
     SOLE_CLIENT_OFFSET, SlotIndex, node_lock_offset, pending_offset, queue_offset, tag_of,
     waiter_offset,
 };
@@ -329,9 +329,8 @@ impl ArenaView {
         let has_pending = |queue: usize| {
             self.queue_word(part, pending_offset(queue)).load(Ordering::Relaxed) != 0
         };
-        let others = self.owned_queues() & !(1 << queue);
-        self.shares_core(part)
-            && (0..QUEUES).any(|other| others >> other & 1 != 0 && has_pending(other))
+        let mut others = self.owned_queues() & !(1 << queue);
+        self.shares_core(part) && std::iter::from_fn(|| take_lowest(&mut others)).any(has_pending)
     }
 
     /// Waits a little until a slot is free.

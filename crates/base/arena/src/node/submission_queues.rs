@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use rustix::thread::futex;
+use samite_cpu::this_core;
 use samite_types::{ClientId, Epoch};
 use smallvec::SmallVec;
 
@@ -80,8 +81,8 @@ const fn first_from(bits: u64, from: u32) -> Option<u32> {
 }
 
 /// The core that this thread runs on now, as a [`QueueWaiter`] counts it.
-fn this_core() -> u16 {
-    (rustix::thread::sched_getcpu() + 1) as u16
+fn own_core() -> u16 {
+    this_core() as u16
 }
 
 /// A submission-queue entry: a copy of its slot.
@@ -177,6 +178,7 @@ impl SubmissionQueues {
         }
         self.flag(part, waiter_offset(queue)).store(0, Ordering::Relaxed);
         self.pending(part, queue).store(0, Ordering::Relaxed);
+        self.next(part, queue).store(0, Ordering::Relaxed);
         self.active(part, queue).store(0, Ordering::SeqCst);
         self.owners.cleared(queue);
     }
@@ -203,6 +205,11 @@ impl SubmissionQueues {
     /// The pending bits of a queue.
     fn pending(&self, part: u32, queue: usize) -> &AtomicU64 {
         self.word(part, pending_offset(queue))
+    }
+
+    /// The slot of a queue that is looked at next.
+    fn next(&self, part: u32, queue: usize) -> &AtomicU32 {
+        &self.next[part as usize * QUEUES + queue]
     }
 
     fn shard(&self, part: u32) -> &ShardQueues {
@@ -287,7 +294,7 @@ impl SubmissionQueues {
                 // Nothing more comes: what is here is all there is, whatever was overwritten.
                 bits |= self.active(part, *queue).load(Ordering::SeqCst);
             }
-            let next = &self.next[part as usize * QUEUES + queue];
+            let next = self.next(part, *queue);
             while let Some(within) = first_from(bits, next.load(Ordering::Relaxed)) {
                 let slot = SlotIndex { queue: *queue, within: within as usize };
                 bits &= !slot.bit();
@@ -330,7 +337,8 @@ impl SubmissionQueues {
         if self.is_marked(part, entry) {
             visit(LockTurn::Now, entry);
         } else {
-            self.discard(part, entry);
+            // Its client cannot have submitted it: something has overwritten the queue.
+            self.done(part, entry);
         }
     }
 
@@ -353,7 +361,7 @@ impl SubmissionQueues {
         let mut queues: SmallVec<_> = self.owners.owned().filter(has_any).collect();
         let all = queues.iter().fold(0, |all, queue| all | 1_u64 << queue);
         self.shard(part).looked_at.fetch_or(all, Ordering::Relaxed);
-        let here = this_core();
+        let here = own_core();
         self.say_core(part, here);
         if queues.len() > 1 {
             queues.sort_by_key(|queue| match self.waiter(part, *queue) {
@@ -413,7 +421,8 @@ impl SubmissionQueues {
         let is_right = entry.contents().is_some()
             && QueueSlotState::submitted(entry.client, slot, &entry.raw[..entry.len]) == word;
         if !is_right {
-            self.discard(part, entry);
+            // Its client cannot have submitted that.
+            self.done(part, entry);
         }
         is_right
     }
@@ -439,7 +448,7 @@ impl SubmissionQueues {
         token != 0 && word.compare_exchange(token, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// It was carried out, and the look-up table shows that.
+    /// It was carried out, and the look-up table shows that; or it is thrown away.
     pub(super) fn done(&self, part: u32, entry: &SubmissionEntry) {
         let slot = entry.slot;
         // The mark first: the next one who claims the slot sets its own.
@@ -450,17 +459,12 @@ impl SubmissionQueues {
         }
     }
 
-    /// Throws away what its client cannot have submitted: something has overwritten its queue.
-    fn discard(&self, part: u32, entry: &SubmissionEntry) {
-        self.done(part, entry);
-    }
-
     /// Wakes the client that waits on another core for a slot of a queue that is free now.
     fn wake_elsewhere(&self, part: u32, queue: usize) {
         // A waiter says so before it looks at the slot again.
         fence(Ordering::SeqCst);
         if let Some(waiter) = self.waiter(part, queue)
-            && waiter.core != this_core()
+            && waiter.core != own_core()
             && self.is_free(part, SlotIndex { queue, within: waiter.within })
         {
             self.wake(part, queue);
@@ -484,11 +488,11 @@ impl SubmissionQueues {
     /// Wakes clients that wait for a slot that is free. Returns which of them sleep on this
     /// thread's core.
     pub(super) fn wake_core_waiters(&self, part: u32) -> CoreWaiters {
-        let mut near = 0;
+        let (here, mut near) = (own_core(), 0);
         for queue in self.owners.owned() {
             let Some(waiter) = self.waiter(part, queue) else { continue };
             if self.is_free(part, SlotIndex { queue, within: waiter.within }) {
-                near |= u64::from(waiter.core == this_core()) << queue;
+                near |= u64::from(waiter.core == here) << queue;
                 self.wake(part, queue);
             }
         }
@@ -553,7 +557,7 @@ impl SubmissionQueues {
             if entry.tag == tag && self.is_marked(part, &entry) {
                 visit(&entry);
             } else {
-                self.discard(part, &entry);
+                self.done(part, &entry);
             }
         }
         self.wake_elsewhere(part, slot.queue);

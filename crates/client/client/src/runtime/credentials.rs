@@ -6,11 +6,11 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use samite_transport::ticket::UserTicket;
 use samite_transport::{ClusterKeys, Credential, SigningPair, TlsAuthorities};
-use samite_types::{Error, ErrorKind, NodeId, Result};
+use samite_types::{Deadline, Error, ErrorKind, NodeId, Result};
 use samite_wire::ticket::{IssuedTicket, SignedTicket};
 use serde::{Deserialize, Serialize};
 
-use super::{ClusterDir, read_file, write_file};
+use super::{ClusterDir, DirectoryLock, NodeEntry, open_private_dir, read_file, write_file};
 
 const AUTHORITIES_LEN_MAX: usize = 1 << 20;
 const TICKET_FILE_LEN_MAX: usize = 2 << 20;
@@ -54,18 +54,17 @@ impl ClusterDir {
         read_key_file(&self.key_path())
     }
 
-    /// Bytes that tell the cluster from all others, earlier ones of its name included.
+    /// Bytes that tell the cluster from all others, earlier ones of its name included. They are
+    /// the same for its owner and all other users, and stay when the cluster key is changed.
     ///
     /// # Errors
     /// As [`ClusterDir::read_credential`].
     pub fn read_id(&self) -> Result<Vec<u8>> {
         match self.read_keys() {
-            Err(missing) if missing.kind() == ErrorKind::NotFound => {
-                match TicketFile::read(&self.ticket_path()) {
-                    Err(error) if error.kind() == ErrorKind::NotFound => Err(missing),
-                    file => Ok(file?.node_key.into_bytes()),
-                }
-            }
+            Err(missing) if missing.kind() == ErrorKind::NotFound => match self.read_ticket() {
+                Err(error) if error.kind() == ErrorKind::NotFound => Err(missing),
+                file => file?.id(),
+            },
             keys => Ok(keys?.id().to_vec()),
         }
     }
@@ -84,31 +83,71 @@ impl ClusterDir {
                     None => credential,
                 })
             }
-            Err(missing) if missing.kind() == ErrorKind::NotFound => {
-                match TicketFile::read(&self.ticket_path()) {
-                    Err(error) if error.kind() == ErrorKind::NotFound => Err(missing),
-                    file => file?.credential(),
-                }
-            }
+            Err(missing) if missing.kind() == ErrorKind::NotFound => match self.read_ticket() {
+                Err(error) if error.kind() == ErrorKind::NotFound => Err(missing),
+                file => file?.credential(),
+            },
             Err(error) => Err(error),
         }
     }
 
-    /// Puts a renewed ticket in the place of the one that is here, if it is of the same holder and
-    /// ends later.
+    /// Reads the ticket that is in use here.
     ///
     /// # Errors
-    /// As [`TicketFile::read`], [`TicketFile::write`].
-    pub fn keep_renewed(&self, issued: &IssuedTicket) -> Result<()> {
-        let path = self.ticket_path();
-        let mut file = TicketFile::read(&path)?;
-        let (_, there) = SignedTicket::parse(&file.ticket_bytes()?)?;
+    /// As [`TicketFile::read`].
+    pub fn read_ticket(&self) -> Result<TicketFile> {
+        TicketFile::read(&self.ticket_path()).map_err(|error| match error.kind() {
+            ErrorKind::Corrupt => {
+                let words = format!("{error}; remove this file and use a new ticket");
+                Error::new(ErrorKind::Corrupt, words)
+            }
+            _ => error,
+        })
+    }
+
+    /// Puts a renewed ticket in the place of the one that is here, if it
+    /// [follows](samite_wire::ticket::TicketClaims::follows) that one, and takes over what came with it: the nodes, and
+    /// who signs their TLS certificates.
+    ///
+    /// # Errors
+    /// As [`TicketFile::read`], [`TicketFile::write`]; [`ErrorKind::Timeout`]: others write here;
+    /// [`ErrorKind::Invalid`]: authorities came with it that are none.
+    pub fn keep_renewed(&self, issued: &IssuedTicket, deadline: Deadline) -> Result<()> {
+        let _one = self.lock(deadline)?;
+        let mut file = self.read_ticket()?;
         let (_, new) = SignedTicket::parse(&issued.ticket)?;
-        if there.public_key == new.public_key && there.expires_s < new.expires_s {
+        if new.follows(&file.claims()?) {
             (file.ticket, file.node_key) = (to_base64(&issued.ticket), to_base64(&issued.node_key));
-            file.write(&path)?;
+            if let Some(pem) = &issued.authorities {
+                TlsAuthorities::from_pem(pem.clone().into_bytes())?;
+                file.authorities = Some(pem.clone());
+            }
+            if !issued.nodes.is_empty() {
+                file.nodes.clone_from(&issued.nodes);
+            }
+            file.write(&self.ticket_path())?;
+            self.keep_nodes(&file.nodes)?;
         }
         Ok(())
+    }
+
+    /// Describes the store by the nodes that it has now, where the description came with a ticket.
+    fn keep_nodes(&self, nodes: &[(NodeId, String)]) -> Result<()> {
+        let mut cluster = match self.read_cluster_file() {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            cluster => cluster?,
+        };
+        let nodes = NodeEntry::on_network(nodes);
+        if cluster.is_attached && cluster.nodes != nodes {
+            cluster.nodes = nodes;
+            self.write_cluster_file(&cluster)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps others from changing the files here that are read, compared and written.
+    pub(crate) fn lock(&self, deadline: Deadline) -> Result<DirectoryLock> {
+        DirectoryLock::take(open_private_dir(&self.path)?, &self.path, deadline)
     }
 
     /// Writes the authority that signs the TLS certificates of the cluster's nodes.
@@ -136,12 +175,10 @@ impl ClusterDir {
     /// # Errors
     /// As [`ClusterDir::read_authorities`].
     pub fn read_authorities_pem(&self) -> Result<Option<String>> {
-        match read_file(&self.authorities_path(), AUTHORITIES_LEN_MAX) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            pem => String::from_utf8(pem?).map(Some).map_err(|_| {
-                Error::new(ErrorKind::Invalid, "TLS authorities: not text, as PEM is")
-            }),
-        }
+        let Some(authorities) = self.read_authorities()? else { return Ok(None) };
+        String::from_utf8(authorities.pem().to_vec())
+            .map(Some)
+            .map_err(|_| Error::new(ErrorKind::Invalid, "TLS authorities: not text, as PEM is"))
     }
 
     fn authorities_path(&self) -> PathBuf {
@@ -159,8 +196,10 @@ pub struct TicketFile {
     pub ticket: String,
     /// Its private key, in base64; none when that has not left the one who asked for the ticket.
     pub private_key: Option<String>,
-    /// Public key of the nodes, in base64.
+    /// Public key of the nodes, in base64; another one when the cluster key is changed.
     pub node_key: String,
+    /// Tells the cluster from others of its name, in base64.
+    pub cluster_id: String,
     /// Nodes, and where other hosts reach them, as URLs.
     pub nodes: Vec<(NodeId, String)>,
     /// The authorities that sign the nodes' TLS certificates, as PEM, where they have their own.
@@ -197,6 +236,19 @@ impl TicketFile {
     /// [`ErrorKind::Corrupt`]: no base64.
     pub fn ticket_bytes(&self) -> Result<Vec<u8>> {
         from_base64(&self.ticket, "ticket")
+    }
+
+    /// Tells the cluster from others of its name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`]: no base64, or of another length.
+    pub fn id(&self) -> Result<Vec<u8>> {
+        let id = from_base64(&self.cluster_id, "id of the cluster")?;
+        if id.len() != ClusterKeys::ID_LEN {
+            let words = format!("id of the cluster: {} bytes", id.len());
+            return Err(Error::new(ErrorKind::Corrupt, words));
+        }
+        Ok(id)
     }
 
     /// What its holder proves.

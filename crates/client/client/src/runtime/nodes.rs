@@ -50,6 +50,18 @@ impl NodeEntry {
         Self { node, process: None, host: None, tcp: None, more_addresses: Vec::new() }
     }
 
+    /// Nodes that are reached at these URLs only, ordered by id.
+    pub(crate) fn on_network(nodes: &[(NodeId, String)]) -> Vec<Self> {
+        let entry = |(node, url): &(NodeId, String)| {
+            let mut entry = Self::elsewhere(*node);
+            entry.set_addresses(std::slice::from_ref(url));
+            entry
+        };
+        let mut entries: Vec<Self> = nodes.iter().map(entry).collect();
+        entries.sort_by_key(|entry| entry.node);
+        entries
+    }
+
     /// The node that the cluster map describes so: with `process` if it runs on this host, else on
     /// the one that is called `host`.
     #[must_use]

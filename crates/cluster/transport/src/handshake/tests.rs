@@ -302,6 +302,23 @@ fn a_goodbye_keeps_its_kind_and_a_bounded_reason() {
     assert_eq!((error.kind(), error.message().len()), (ErrorKind::WrongKey, 512));
 }
 
+#[test]
+fn a_strangers_goodbye_is_no_refusal_of_the_node() {
+    let keys = ClusterKeys::new(key(1));
+    for kind in [ErrorKind::WrongKey, ErrorKind::Denied, ErrorKind::Corrupt] {
+        let (mut fresh, mut challenged) = (NodeSide::Fresh, NodeSide::Fresh);
+        let credential = Credential::from(key(1));
+        let (_, hello) = ClientSide::start((ClientId(7), None), false, &credential, &SystemEntropy);
+        challenged.step(FrameKind::Hello, body(&hello).1, &place(&keys)).unwrap();
+        for side in [&mut fresh, &mut challenged] {
+            let bytes = goodbye(&Error::new(kind, "it refuses itself"));
+            let error = side.step(FrameKind::Goodbye, body(&bytes).1, &place(&keys)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            assert_eq!(error.message(), "peer said goodbye: it refuses itself");
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn no_bytes_upset_either_side(

@@ -7,7 +7,7 @@ use super::conn_id::ConnId;
 use super::injected_fault::is_request_harmed;
 use super::replies::ReplySink;
 use super::service::{ConnectionPeer, NodeService};
-use crate::handshake::read_goodbye;
+use crate::handshake::{client_goodbye, read_goodbye};
 use crate::identity::PeerRole;
 use crate::key_set::SharedKeys;
 
@@ -74,10 +74,7 @@ pub(super) fn serve_request(
             place.service.request(id, peer, header, body, payload, place.replies);
             Ok(())
         }
-        FrameKind::Goodbye => {
-            let error = read_goodbye(body);
-            Err(Error::new(ErrorKind::Unavailable, format!("peer said goodbye: {error}")))
-        }
+        FrameKind::Goodbye => Err(client_goodbye(body)),
         kind => {
             Err(Error::new(ErrorKind::Corrupt, format!("unexpected {kind:?} frame from a client")))
         }

@@ -38,7 +38,7 @@ use super::source::{EventSource, token};
 use super::waker::LoopWaker;
 use super::watch::LoopTimer;
 use crate::handshake::frame;
-use crate::identity::{PeerRole, is_trusted};
+use crate::identity::PeerRole;
 use crate::key_set::SharedKeys;
 use crate::socket;
 
@@ -90,20 +90,6 @@ impl std::fmt::Debug for EventLoop {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EventLoop").field("node", &self.node).finish_non_exhaustive()
     }
-}
-
-/// Whether a peer, whose user the kernel names, may map the node's memory.
-///
-/// # Errors
-/// `Denied`.
-fn check_memory_access(uid: Option<u32>, peer: &ConnectionPeer) -> Result<()> {
-    let own = rustix::process::geteuid().as_raw();
-    let is_own = uid.is_some_and(|uid| is_trusted(uid, own));
-    let is_by_key = matches!(peer.identity.role, PeerRole::Owner | PeerRole::Node);
-    if is_own && is_by_key {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::Denied, "shared memory is for the node's own user"))
 }
 
 impl EventLoop {
@@ -441,7 +427,8 @@ impl EventLoop {
         let id = connection.id;
         let arena_len = service.arena().map_or(0, |arena| arena.len);
         let new = if wants_rings {
-            check_memory_access(connection.origin.uid, &peer)?;
+            let own = rustix::process::geteuid().as_raw();
+            peer.identity.check_memory_access((connection.origin.uid, own))?;
             connection.shares_memory = true;
             let queue = if arena_len > 0 { service.give_queue(id, &peer) } else { None };
             Some(NewRings::make(arena_len, queue)?)

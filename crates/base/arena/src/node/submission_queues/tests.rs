@@ -124,7 +124,7 @@ fn who_waits_on_another_core_comes_first() {
     let mut one = rustix::thread::CpuSet::new();
     one.set((0..).find(|cpu| cpus.is_set(*cpu)).unwrap());
     rustix::thread::sched_setaffinity(None, &one).unwrap();
-    let here = this_core();
+    let here = own_core();
     assert_eq!(waits_at([here, ELSEWHERE, here]), [1, 0, 2]);
     queues.flag(0, waiter_offset(0)).store(0, Ordering::SeqCst);
     queues.flag(0, waiter_offset(1)).store(0, Ordering::SeqCst);
@@ -337,7 +337,7 @@ fn an_entry_of_a_queue_that_nobody_has_is_not_seen() {
 #[test]
 fn a_waiter_is_woken_by_a_free_slot_and_on_this_core_when_asked() {
     let queues = queues();
-    let (near, far) = (this_core(), this_core().wrapping_add(1));
+    let (near, far) = (own_core(), own_core().wrapping_add(1));
     for (record, number, core) in [(3, 5, far), (4, QUEUE_SLOTS, near)] {
         submit(&queues, 0, record, number);
         let waiter = QueueWaiter { within: number % QUEUE_SLOTS, core };
@@ -349,7 +349,7 @@ fn a_waiter_is_woken_by_a_free_slot_and_on_this_core_when_asked() {
     assert_eq!(is_waiting(), [true, true]);
     assert_eq!(take_all(&queues, 0).len(), 2);
     // The scheduler may have moved this thread.
-    if this_core() == near {
+    if own_core() == near {
         assert_eq!(is_waiting(), [false, true], "who is near waits for its turn");
         assert_eq!(queues.wake_core_waiters(0), CoreWaiters::Some);
     }
@@ -358,11 +358,11 @@ fn a_waiter_is_woken_by_a_free_slot_and_on_this_core_when_asked() {
     // From here on only one of them submits.
     submit(&queues, 0, 4, QUEUE_SLOTS);
     assert_eq!(take_all(&queues, 0).len(), 1);
-    let core = this_core();
+    let core = own_core();
     let word = queues.flag(0, waiter_offset(1));
     word.store(QueueWaiter { within: 0, core }.word(), Ordering::SeqCst);
     let woken = queues.wake_core_waiters(0);
-    if this_core() == core {
+    if own_core() == core {
         assert_eq!(woken, CoreWaiters::All);
     }
 }
@@ -472,4 +472,15 @@ proptest! {
         queues.close(0);
         (0..QUEUES).for_each(|queue| queues.clear(0, queue));
     }
+}
+
+#[test]
+fn the_next_client_of_a_queue_begins_at_its_first_slot() {
+    let queues = queues();
+    (0..3).for_each(|number| submit(&queues, 0, number, number));
+    assert_eq!(numbers_taken(&queues, 0), [0, 1, 2]);
+    (0..2).for_each(|part| queues.clear(part, 0));
+    assert_eq!(queues.give(ClientId(99)), Some(0));
+    [3, 0].into_iter().for_each(|number| submit(&queues, 0, number, number));
+    assert_eq!(numbers_taken(&queues, 0), [0, 3], "in the order of the new client");
 }

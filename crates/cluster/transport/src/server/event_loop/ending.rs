@@ -27,7 +27,10 @@ impl EventLoop {
         if is_closed || error.kind() == ErrorKind::Interrupted {
             tracing::debug!("{id} ended: {error}");
         } else {
-            let uid = connection.origin.uid;
+            let uid = match &connection.phase {
+                ConnectionPhase::Open(peer) => Some(peer.identity.uid),
+                ConnectionPhase::Outgoing | ConnectionPhase::Handshake(_) => connection.origin.uid,
+            };
             let is_stranger = match &connection.phase {
                 ConnectionPhase::Open(peer) => peer.identity.role == PeerRole::Guest,
                 ConnectionPhase::Outgoing => false,
