@@ -19,7 +19,7 @@ use crate::io_context::{SystemContext as _, failed};
 use crate::process::{self, NodeProcess};
 use crate::{mounts, node_life};
 
-pub use claim::claim;
+pub use claim::{check_not_attached, claim};
 pub use starting::{CoordinatorChoice, LocalPlan, StartingCluster};
 
 /// How long a node may take over an orderly stop before it is told again, and at last killed.
@@ -203,7 +203,7 @@ const STAYS_FILE: &str = "stays";
 /// Name of the file that says that it goes with them.
 const MADE_FILE: &str = "made";
 /// The files of ours that stay in such a directory, beside logs.
-const KEPT_FILES: [&str; 2] = ["key", "ca.pem"];
+const KEPT_FILES: [&str; 3] = ["key", "ca.pem", STAYS_FILE];
 
 /// Makes the directory of a cluster that is not started by `samite up --local`, with the runtime
 /// directory above it. One that is there, with nothing in it that tells of nodes, is somebody's own:
@@ -368,7 +368,7 @@ mod tests {
         let left = std::fs::read_dir(own.path()).unwrap().flatten();
         let mut left: Vec<_> = left.map(|entry| entry.file_name()).collect();
         left.sort();
-        assert_eq!(left, ["key", "n0.log", "notes.txt"]);
+        assert_eq!(left, ["key", "n0.log", "notes.txt", STAYS_FILE]);
     }
 
     #[test]
