@@ -191,6 +191,7 @@ fn stands_still(pid: u32) -> bool {
 /// Those of the system calls.
 pub fn detach_apart() -> std::io::Result<()> {
     rustix::process::setsid()?;
+    take_all_signals();
     leave_descriptors();
     Ok(())
 }
@@ -207,8 +208,21 @@ pub fn detach_apart() -> std::io::Result<()> {
 /// Those of the system calls.
 pub fn detach() -> std::io::Result<()> {
     rustix::process::setpgid(None, None)?;
+    take_all_signals();
     leave_descriptors();
     Ok(())
+}
+
+/// A process that waits for its own orderly end in a thread blocks these signals, and a child would
+/// inherit that.
+fn take_all_signals() {
+    // SAFETY: both calls are safe between fork and exec; the set is a local that `sigemptyset` initializes before it is
+    // read.
+    unsafe {
+        let mut none = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
+    }
 }
 
 fn leave_descriptors() {
@@ -290,6 +304,26 @@ mod tests {
         assert!(!process.is_alive());
         let _ = child.wait();
         assert!(NodeProcess::started_at(child.id(), ticks).is_none());
+    }
+
+    #[test]
+    fn a_process_that_is_detached_takes_signals_that_its_starter_blocks() {
+        // Only of this thread, and of what it starts.
+        // SAFETY: the set is a local that `sigemptyset` initializes before any other use.
+        unsafe {
+            let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+            libc::sigemptyset(set.as_mut_ptr());
+            libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
+            libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+        }
+        for detach in [detach as fn() -> _, detach_apart] {
+            let mut command = std::process::Command::new("grep");
+            command.args(["SigBlk", "/proc/self/status"]);
+            // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
+            unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, detach) };
+            let said = String::from_utf8(command.output().unwrap().stdout).unwrap();
+            assert_eq!(said, "SigBlk:\t0000000000000000\n");
+        }
     }
 
     #[test]

@@ -94,7 +94,7 @@ pub fn mount(args: &MountArgs, target: &ClusterTarget) -> Result<(), CommandFail
     command.arg("--").arg(path);
     // Until it serves, the daemon says on our stderr what is wrong.
     command.current_dir("/").env_remove("LD_PRELOAD").stdin(Stdio::null()).stdout(Stdio::piped());
-    // SAFETY: between fork and exec only two system calls are made, and nothing is allocated.
+    // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
     unsafe { command.pre_exec(process::detach) };
     let mut daemon = command.spawn().doing("start the daemon of the mount")?;
     let mut ready = [0];

@@ -129,7 +129,7 @@ fn spawn(
         LaunchSession::Shared => process::detach,
         LaunchSession::Own => process::detach_apart,
     };
-    // SAFETY: between fork and exec only two system calls are made, and nothing is allocated.
+    // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
     unsafe { command.pre_exec(detach) };
     let program = command.get_program().to_string_lossy().into_owned();
     command.spawn().doing(format_args!("start {what} ({program})"))
