@@ -78,7 +78,7 @@ pub(crate) fn run(shared: &NodeShared) {
 }
 
 /// What `node` waits for: as leader, for what is `missing`; else for the leader's map, or for a
-/// leader.
+/// leader. Failed tries of other coordinators come after a leader that is known.
 fn waits_for(
     node: NodeId,
     missing: Option<String>,
@@ -87,10 +87,12 @@ fn waits_for(
 ) -> String {
     match (missing, leader) {
         (Some(missing), _) => format!("{node} waits for nodes: {missing}"),
-        (None, _) if !tries.is_empty() => format!("{node}: {}", tries.join("; ")),
         (None, Some(leader)) if leader != node => {
-            format!("{node} waits for the cluster map: {leader} leads, and has none yet")
+            let first =
+                format!("{node} waits for the cluster map: {leader} leads, and has none yet");
+            tries.into_iter().fold(first, |words, tries| format!("{words}; {tries}"))
         }
+        (None, _) if !tries.is_empty() => format!("{node}: {}", tries.join("; ")),
         (None, _) => format!("{node} waits for a coordinator that leads"),
     }
 }
@@ -131,6 +133,11 @@ mod tests {
         );
         assert!(waits_for(node, None, None, silent()).starts_with("n1: no coordinator answers"));
         assert!(waits_for(node, None, Some(other), Vec::new()).contains("n0 leads"));
+        assert_eq!(
+            waits_for(node, None, Some(other), silent()),
+            "n1 waits for the cluster map: n0 leads, and has none yet; no coordinator answers at \
+             tcp://h:1 (3 tries: no)"
+        );
         assert_eq!(
             waits_for(node, None, None, Vec::new()),
             "n1 waits for a coordinator that leads"
