@@ -214,8 +214,8 @@ pub enum NodeEvent {
     },
     /// All its shards take up messages. Comes every second or so, if somebody waits for it.
     Alive,
-    /// These are the nodes of the cluster: comes with the first map, and with each that names other
-    /// ones, or others of their addresses.
+    /// These are the nodes of the cluster: comes with the first map, before [`Self::Serving`], and
+    /// with each that names other ones, or others of their addresses.
     Nodes {
         /// By the cluster map.
         nodes: Vec<NodeInfo>,

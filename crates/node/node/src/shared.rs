@@ -333,10 +333,11 @@ impl NodeShared {
         let nodes = (!is_same).then(|| new.nodes().to_vec());
         *self.map.write().unwrap_or_else(PoisonError::into_inner) = Some(new);
         self.epoch.store(epoch.get(), Ordering::Release);
+        // Who hears that it serves finds the nodes described.
+        nodes.into_iter().for_each(|nodes| self.notice(NodeNotice::Nodes(nodes)));
         if is_first {
             self.notice(NodeNotice::Serving(epoch));
         }
-        nodes.into_iter().for_each(|nodes| self.notice(NodeNotice::Nodes(nodes)));
         for inbox in &self.inboxes {
             inbox.wake();
         }

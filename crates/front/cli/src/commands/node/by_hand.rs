@@ -143,17 +143,33 @@ pub fn prepare(dir: &ClusterDir, key_file: Option<&Path>) -> Result<(), CommandF
 /// The description of the cluster in the directory on this host, which one of the nodes here keeps
 /// up to date.
 pub struct HostDescription<'a> {
-    /// The directory.
-    pub dir: &'a ClusterDir,
-    /// How the cluster was set up.
-    pub setup: ClusterSetup,
+    dir: &'a ClusterDir,
+    node: NodeId,
+    setup: ClusterSetup,
+    /// The cluster's nodes, where they could not be written.
+    unwritten: Option<Vec<NodeInfo>>,
 }
 
-impl HostDescription<'_> {
+impl<'a> HostDescription<'a> {
+    /// That in `dir`, kept by `node` of a cluster that was set up so.
+    pub const fn new(dir: &'a ClusterDir, node: NodeId, setup: ClusterSetup) -> Self {
+        Self { dir, node, setup, unwritten: None }
+    }
+
     /// Writes it: the cluster has these nodes.
-    pub fn write(&self, nodes: &[NodeInfo]) {
-        if let Err(failure) = self.try_write(nodes) {
+    pub fn write(&mut self, nodes: Vec<NodeInfo>) {
+        if let Err(failure) = self.try_write(&nodes) {
             tracing::warn!(error = failure.message, "write the description of the cluster");
+            self.unwritten = Some(nodes);
+        } else {
+            self.unwritten = None;
+        }
+    }
+
+    /// Tries again if it could not be written.
+    pub fn write_again(&mut self) {
+        if let Some(nodes) = self.unwritten.take() {
+            self.write(nodes);
         }
     }
 
@@ -186,10 +202,11 @@ impl HostDescription<'_> {
     }
 
     /// The cluster ends: ends its mounts on this host, and removes its files, unless another node of
-    /// it lives here.
+    /// it lives here that has not come so far: the last of them does it.
     pub fn clear(&self) {
-        let own = std::process::id();
-        if local::living_nodes(self.dir).iter().any(|process| process.pid() != own) {
+        // A `down` may have been faster.
+        let _ = std::fs::remove_file(node_life::path(self.dir, self.node));
+        if !node_life::processes(self.dir).is_empty() {
             return;
         }
         let errors = mounts::end_all(self.dir).into_iter();
@@ -220,6 +237,60 @@ mod tests {
         for bad in ["", ":7", "::1", "h:x", "h:70000", "[::1", "0.0.0.0:7", "[::]", "[::1]7"] {
             assert!(port(bad).is_err(), "{bad:?}");
         }
+    }
+
+    fn directory(scratch: &Path) -> ClusterDir {
+        let runtime = runtime::RuntimeDir::at(scratch.join("run")).unwrap();
+        let dir = runtime.cluster("c").unwrap();
+        local::make_directory(&dir).unwrap();
+        dir
+    }
+
+    #[test]
+    fn the_last_node_to_end_clears_its_host() {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = directory(scratch.path());
+        // Both processes live on: each of the two nodes is about to end, and sees the other.
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut entries = Vec::new();
+        for (node, pid) in [(NodeId(0), std::process::id()), (NodeId(1), child.id())] {
+            let start_ticks = samite_launch::process::start_ticks(pid).unwrap();
+            let life = serde_json::json!({ "pid": pid, "start_ticks": start_ticks });
+            std::fs::write(node_life::path(&dir, node), life.to_string()).unwrap();
+            let socket = dir.socket_path(node).unwrap();
+            let process = runtime::LocalProcess { pid, start_ticks, socket };
+            entries.push(NodeEntry::local(node, process));
+        }
+        let file = ClusterFile {
+            cluster: "c".into(),
+            nodes: entries,
+            created_s: 0,
+            setup: ClusterSetup::default(),
+            is_attached: false,
+        };
+        dir.write_cluster_file(&file).unwrap();
+        HostDescription::new(&dir, NodeId(1), ClusterSetup::default()).clear();
+        assert!(dir.cluster_file_path().exists(), "n0 has not come so far");
+        HostDescription::new(&dir, NodeId(0), ClusterSetup::default()).clear();
+        assert!(!dir.path().exists());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_description_that_could_not_be_written_is_tried_again() {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = directory(scratch.path());
+        let mut here = HostDescription::new(&dir, NodeId(0), ClusterSetup::default());
+        let held = local::lock(&dir, LOCK_TIMEOUT).unwrap();
+        here.write(Vec::new());
+        assert!(!dir.cluster_file_path().exists(), "another command works on it");
+        drop(held);
+        here.write_again();
+        assert!(dir.read_cluster_file().unwrap().nodes.is_empty());
+        std::fs::remove_file(dir.cluster_file_path()).unwrap();
+        here.write_again();
+        assert!(!dir.cluster_file_path().exists(), "once");
     }
 
     #[test]

@@ -142,7 +142,7 @@ pub fn run(args: &ServeArgs, target: &ClusterTarget) -> Result<(), CommandFailur
     let config = config(args, &dir, (listen, takes_tls), log)?;
     let life = NodeLife::begin(&dir, node);
     let setup = setup(args, &config);
-    let here = is_by_hand.then_some(HostDescription { dir: &dir, setup });
+    let mut here = is_by_hand.then(|| HostDescription::new(&dir, node, setup));
     let mut is_cleared = false;
     let mut on_event = |event: NodeEvent| match event {
         NodeEvent::Listening { addresses } => {
@@ -152,8 +152,15 @@ pub fn run(args: &ServeArgs, target: &ClusterTarget) -> Result<(), CommandFailur
             tracing::info!(%node, %epoch, "serving");
             service_manager::ready(&format!("serving since epoch {epoch}"));
         }
-        NodeEvent::Alive => service_manager::alive(),
-        NodeEvent::Nodes { nodes } => here.iter().for_each(|here| here.write(&nodes)),
+        NodeEvent::Alive => {
+            service_manager::alive();
+            here.iter_mut().for_each(HostDescription::write_again);
+        }
+        NodeEvent::Nodes { nodes } => {
+            if let Some(here) = &mut here {
+                here.write(nodes);
+            }
+        }
         NodeEvent::ShutdownAsked => {
             here.iter().for_each(HostDescription::clear);
             is_cleared = here.is_some();
@@ -208,7 +215,8 @@ fn config(
         flash: flash(args)?,
         metrics: args.metrics.clone(),
         logs: Some(Arc::new(log)),
-        tells_alive: service_manager::wants_signs_of_life(),
+        // A node by hand tries again then what it could not write.
+        tells_alive: service_manager::wants_signs_of_life() || !args.coordinator.is_empty(),
         setup: Vec::new(),
     };
     config.setup = serde_json::to_vec(&setup(args, &config)).unwrap_or_default();
