@@ -7,11 +7,12 @@
 //!      │◀─ HostAnswer::Place ────────────│
 //!      │─ NodePlan: number, others ─────▶│ starts the node
 //!      │◀─ HostAnswer::Listens ──────────│
-//!      │─ KEEP, once the store serves ──▶│ leaves the node running
+//!      │─ KEEP, once the store serves ──▶│ waits until the store is described there
+//!      │◀─ HostAnswer::Kept ─────────────│ leaves the node running
 //! ```
 //!
-//! A session that ends before `KEEP` ends the node and removes what was made for it: however `up`
-//! ends, nothing stays behind. Lines of JSON go both ways; the key is on no command line.
+//! A session that ends before `Kept` ends the node and removes what was made for it. Only a kill of
+//! `up` while some hosts have said it, and others have not, leaves nodes, which `samite down` ends. Lines of JSON go both ways; the key is on no command line.
 
 pub mod list;
 pub mod serving;
@@ -19,6 +20,7 @@ pub mod session;
 pub mod start;
 
 use std::io::{BufRead, Read as _};
+use std::path::PathBuf;
 
 use samite_client::runtime::ClusterSetup;
 use samite_types::{Error, ErrorKind, NodeId, Result};
@@ -39,7 +41,7 @@ pub struct HostPlan {
     pub key: [u8; 32],
     /// The host's name, by which others reach it.
     pub host: String,
-    /// Names of the others.
+    /// Names of some others.
     pub others: Vec<String>,
     /// The port to listen on; `None`: a free one.
     pub port: Option<u16>,
@@ -65,12 +67,13 @@ pub enum HostAnswer {
         identity: String,
         /// `HOST:PORT` at which it will listen.
         listen: String,
+        /// The cluster's directory there.
+        dir: PathBuf,
     },
     /// The node listens.
-    Listens {
-        /// Its pid there.
-        pid: u32,
-    },
+    Listens,
+    /// The cluster is described there, and the node stays when the session ends.
+    Kept,
     /// It cannot be, or has ended, in words.
     Failed(String),
 }
@@ -108,7 +111,11 @@ mod tests {
 
     #[test]
     fn lines_round_trip_and_end() {
-        let answer = HostAnswer::Place { identity: "b:h".into(), listen: "h:1".into() };
+        let answer = HostAnswer::Place {
+            identity: "b:h".into(),
+            listen: "h:1".into(),
+            dir: "/run/c".into(),
+        };
         let mut text = serde_json::to_vec(&answer).unwrap();
         text.push(b'\n');
         text.extend_from_slice(KEEP.as_bytes());

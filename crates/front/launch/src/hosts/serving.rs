@@ -1,5 +1,8 @@
 //! A cluster on several hosts, from its plan to the moment at which it serves.
 
+use std::collections::VecDeque;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,6 +20,11 @@ use crate::io_context::failed;
 
 /// How long one request may take while the nodes start.
 const STEP_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long hosts may take to say that they keep their nodes: longer than one waits for the
+/// description there.
+const KEEP_TIMEOUT: Duration = Duration::from_secs(15);
+/// A host is told the names of so many others, by which it finds its own address.
+const OTHERS_MAX: usize = 8;
 /// Between two looks at whether the cluster serves.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -51,13 +59,17 @@ struct HostPlace {
     identity: String,
     /// `HOST:PORT` at which its node listens.
     listen: String,
+    /// The cluster's directory there.
+    dir: PathBuf,
 }
 
-/// The nodes of a cluster on several hosts that is not up yet. Dropped before they are
+/// The nodes of a cluster on several hosts that is not up yet. Dropped before they are all
 /// [kept](Self::keep), they are ended, and leave nothing behind.
 #[derive(Debug)]
 pub struct StartingHosts {
     plan: HostsPlan,
+    /// Sessions with hosts that have not answered yet.
+    asked: VecDeque<HostSession>,
     places: Vec<HostPlace>,
     setup: ClusterSetup,
     /// Hosts that are left out, and why.
@@ -80,7 +92,14 @@ impl StartingHosts {
     #[must_use]
     pub fn new(plan: HostsPlan) -> Self {
         let setup = plan.setup.clone();
-        Self { plan, places: Vec::new(), setup, left_out: Vec::new(), failed: Vec::new() }
+        Self {
+            plan,
+            asked: VecDeque::new(),
+            places: Vec::new(),
+            setup,
+            left_out: Vec::new(),
+            failed: Vec::new(),
+        }
     }
 
     /// Finds out where nodes can be started, on all hosts at once, and starts them there, by
@@ -111,8 +130,8 @@ impl StartingHosts {
         let all = self.places.len();
         for (done, place) in self.places.iter_mut().enumerate() {
             match place.session.answer(until, interrupted)? {
-                HostAnswer::Listens { .. } => progress("nodes listen", done + 1, all),
-                answer => return Err(unexpected(&place.session, &answer)),
+                HostAnswer::Listens => progress("nodes listen", done + 1, all),
+                answer => return Err(place.session.unexpected(&answer)),
             }
         }
         Ok(())
@@ -126,31 +145,30 @@ impl StartingHosts {
     ) -> Result<()> {
         let hosts = std::mem::take(&mut self.plan.hosts);
         let names = || hosts.iter().map(|host| network_name(host).to_owned());
-        let mut sessions = Vec::new();
         for host in &hosts {
             let own = network_name(host);
             let plan = HostPlan {
                 cluster: self.plan.cluster.clone(),
                 key: self.plan.key,
                 host: own.to_owned(),
-                others: names().filter(|name| name != own).collect(),
+                others: names().filter(|name| name != own).take(OTHERS_MAX).collect(),
                 port: self.plan.port,
             };
             let (launcher, program) = (&self.plan.launcher, &self.plan.program);
-            sessions.push(HostSession::start(launcher, host, program, &plan)?);
+            self.asked.push_back(HostSession::start(launcher, host, program, &plan)?);
         }
         // Where fewer are enough, the others leave time for the start.
         let now = Instant::now();
         let is_short = self.plan.at_least < hosts.len();
         let half = now + until.saturating_duration_since(now) / 2;
         let until = if is_short { half } else { until };
-        for mut session in sessions {
+        while let Some(mut session) = self.asked.pop_front() {
             match session.answer(until, interrupted) {
-                Ok(HostAnswer::Place { identity, listen }) => {
-                    self.places.push(HostPlace { session, identity, listen });
+                Ok(HostAnswer::Place { identity, listen, dir }) => {
+                    self.places.push(HostPlace { session, identity, listen, dir });
                     progress("hosts answer", self.places.len(), hosts.len());
                 }
-                Ok(answer) => self.leave_out(unexpected(&session, &answer), session),
+                Ok(answer) => self.leave_out(session.unexpected(&answer), session),
                 Err(error) => self.leave_out(error, session),
             }
         }
@@ -244,23 +262,56 @@ impl StartingHosts {
         self.left_out.iter().map(Error::message)
     }
 
-    /// Whether a node runs on the host with this identity.
+    /// Whether a node on the host with this identity has the cluster's directory at `dir`, which it
+    /// describes there.
     #[must_use]
-    pub fn is_on(&self, identity: &str) -> bool {
-        self.places.iter().any(|place| place.identity == identity)
+    pub fn describes(&self, identity: &str, dir: &Path) -> bool {
+        let is_there = |place: &HostPlace| place.identity == identity && is_same(&place.dir, dir);
+        self.places.iter().any(is_there)
     }
 
-    /// Leaves all nodes running.
-    pub fn keep(mut self) {
-        std::mem::take(&mut self.places).into_iter().for_each(|place| place.session.keep());
-        // The sessions that failed end with this.
+    /// Has all hosts leave their nodes running, once these have described the cluster there.
+    ///
+    /// # Errors
+    /// As of [`HostSession::answer`], of all hosts that do not.
+    pub fn keep(&mut self, interrupted: &AtomicBool) -> Result<()> {
+        let mut failures: Vec<Error> = Vec::new();
+        let mut begun = Vec::new();
+        for place in &mut self.places {
+            match place.session.begin_keep() {
+                Ok(()) => begun.push(&mut place.session),
+                Err(error) => failures.push(error),
+            }
+        }
+        // One deadline for all.
+        let until = Instant::now() + KEEP_TIMEOUT;
+        let waited = begun.into_iter().map(|session| session.wait_kept(until, interrupted));
+        failures.extend(waited.filter_map(Result::err));
+        if failures.is_empty() {
+            return Ok(());
+        }
+        let mut words: Vec<&str> = failures.iter().map(Error::message).collect();
+        words.dedup();
+        Err(Error::new(ErrorKind::Unavailable, words.join("; ")))
+    }
+
+    /// Asks the nodes of hosts that have [kept](Self::keep) them to end after all: the sessions
+    /// cannot. The names of hosts that do not hear it.
+    pub fn end_kept(&self, client: &Client) -> Vec<String> {
+        let numbered: Vec<(&HostPlace, u32)> = self.places.iter().zip(0..).collect();
+        // The node with the cluster map last: the others may still need it.
+        let kept = numbered.into_iter().rev().filter(|(place, _)| place.session.is_kept());
+        let silent = kept.filter(|(_, number)| client.shutdown_node(NodeId(*number)).is_err());
+        silent.map(|(place, _)| place.session.host().to_owned()).collect()
     }
 
     /// Ends what was started. The names of hosts that have not ended it in time.
     pub fn give_up(&mut self) -> Vec<String> {
         let places = std::mem::take(&mut self.places).into_iter().map(|place| place.session);
-        let mut sessions: Vec<HostSession> =
-            places.chain(std::mem::take(&mut self.failed)).collect();
+        let others = std::mem::take(&mut self.asked).into_iter();
+        let others = others.chain(std::mem::take(&mut self.failed));
+        let mut sessions: Vec<HostSession> = places.chain(others).collect();
+        sessions.retain(|session| !session.is_kept());
         sessions.iter_mut().for_each(HostSession::begin_end);
         // One deadline for all.
         let until = Instant::now() + END_TIMEOUT;
@@ -279,9 +330,10 @@ impl Drop for StartingHosts {
     }
 }
 
-fn unexpected(session: &HostSession, answer: &HostAnswer) -> Error {
-    let words = format!("host {}: an unexpected answer: {answer:?}", session.host());
-    Error::new(ErrorKind::Unavailable, words)
+/// Equal as text, or the same directory by another path.
+fn is_same(a: &Path, b: &Path) -> bool {
+    let id = |path: &Path| std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    a == b || id(a).is_some_and(|found| Some(found) == id(b))
 }
 
 /// Nodes with a coordinator, of so many: most have to live, and two are no better than one.

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use samite_types::{Error, ErrorKind, Result};
 use serde::Serialize;
 
@@ -24,6 +25,8 @@ pub const STAY_OPTION: &str = "--stay";
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a session may take to end its node and to remove what it made.
 pub const END_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a host that listens no more may take to say why.
+const WORDS_TIMEOUT: Duration = Duration::from_secs(1);
 /// How much of the standard error of a launcher is kept, in bytes.
 const ERRORS_LEN_MAX: usize = 4096;
 
@@ -56,7 +59,7 @@ impl HostLauncher {
     }
 }
 
-/// A session with a host. Dropped before it was [kept](Self::keep), it ends the node there.
+/// A session with a host. Dropped before it was [kept](Self::wait_kept), it ends the node there.
 #[derive(Debug)]
 pub struct HostSession {
     host: String,
@@ -82,7 +85,7 @@ impl HostSession {
     ) -> Result<Self> {
         let mut command = launcher.command(host, program);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // SAFETY: between fork and exec only two system calls are made, and nothing is allocated.
+        // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
         unsafe { command.pre_exec(process::detach) };
         let name = command.get_program().to_string_lossy().into_owned();
         let mut child = command.spawn().doing(format_args!("host {host}: start {name}"))?;
@@ -111,7 +114,8 @@ impl HostSession {
         let input = child.stdin.take();
         let host = host.to_owned();
         let mut session = Self { host, child, input, answers, errors, is_kept: false };
-        session.tell(plan)?;
+        // The first answer says why a launcher that has ended already did.
+        let _ = session.input.as_mut().map(|input| write_line(input, plan));
         Ok(session)
     }
 
@@ -121,15 +125,20 @@ impl HostSession {
         &self.host
     }
 
-    /// Tells the host something. What fails here is found out when it does not answer.
+    /// Tells the host something.
     ///
     /// # Errors
-    /// The session has been ended.
+    /// `Unavailable`: the session has ended, and why, as far as the host or the launcher says it.
     pub fn tell(&mut self, what: &impl Serialize) -> Result<()> {
-        let input =
-            self.input.as_mut().ok_or_else(|| failed("the session has ended".to_owned()))?;
-        let _ = write_line(input, what);
-        Ok(())
+        let Some(input) = &mut self.input else {
+            return Err(self.unavailable("the session has ended"));
+        };
+        let Err(error) = write_line(input, what) else { return Ok(()) };
+        let until = Instant::now() + WORDS_TIMEOUT;
+        match self.answer(until, &AtomicBool::new(false)) {
+            Ok(_) => Err(self.unavailable(&format!("it takes no more words: {error}"))),
+            Err(said) => Err(said),
+        }
     }
 
     /// Its next answer, by `until`.
@@ -187,12 +196,35 @@ impl HostSession {
         }
     }
 
-    /// Leaves the node running there.
-    pub fn keep(mut self) {
-        if self.tell(&"keep").is_ok() {
-            self.is_kept = true;
+    /// Asks the host to leave the node running when the session ends.
+    ///
+    /// # Errors
+    /// As [`Self::tell`].
+    pub fn begin_keep(&mut self) -> Result<()> {
+        // It is `KEEP` as JSON.
+        self.tell(&"keep")
+    }
+
+    /// Waits, by `until`, for the word that it does.
+    ///
+    /// # Errors
+    /// As [`Self::answer`].
+    pub fn wait_kept(&mut self, until: Instant, interrupted: &AtomicBool) -> Result<()> {
+        match self.answer(until, interrupted)? {
+            HostAnswer::Kept => self.is_kept = true,
+            answer => return Err(self.unexpected(&answer)),
         }
-        drop(self.input.take());
+        Ok(())
+    }
+
+    /// What an answer that does not fit here is to be called.
+    pub fn unexpected(&self, answer: &HostAnswer) -> Error {
+        self.unavailable(&format!("an unexpected answer: {answer:?}"))
+    }
+
+    /// Whether the node there stays when the session ends.
+    pub const fn is_kept(&self) -> bool {
+        self.is_kept
     }
 
     /// Begins to end the session: the host ends its node and removes what was made for it.
@@ -208,7 +240,8 @@ impl HostSession {
                 return true;
             }
             if Instant::now() >= until {
-                let _ = self.child.kill();
+                // A launcher may be a script with children, all in the group that `detach` makes.
+                let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
                 let _ = self.child.wait();
                 return false;
             }
@@ -291,12 +324,55 @@ mod tests {
         assert!(!hangs.wait_end(Instant::now()), "it is ended");
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("told");
-        session(&format!("cat > {}", path.display())).keep();
+        let script = "read x; read y; echo '\"Kept\"'; cat > /dev/null; echo ended > {}";
+        let mut kept = session(&script.replace("{}", &path.display().to_string()));
+        kept.begin_keep().unwrap();
+        kept.wait_kept(soon(), &AtomicBool::new(false)).unwrap();
+        assert!(kept.is_kept());
+        drop(kept);
         let until = soon();
-        while !std::fs::read_to_string(&path).is_ok_and(|told| told.ends_with("\"keep\"\n")) {
+        while !std::fs::read_to_string(&path).is_ok_and(|told| told == "ended\n") {
             assert!(Instant::now() < until);
             std::thread::sleep(LOOK);
         }
+    }
+
+    #[test]
+    fn a_host_that_does_not_say_that_it_keeps_its_node_keeps_none() {
+        let never = AtomicBool::new(false);
+        let mut gone = session("read x; echo 'link lost' >&2; exit 255");
+        gone.ended(soon());
+        let error = gone.begin_keep().unwrap_err();
+        assert_eq!(error.message(), "host h: link lost (exit status: 255)");
+        let mut full = session(r#"read x; read y; echo '{"Failed":"no room"}'"#);
+        full.begin_keep().unwrap();
+        let error = full.wait_kept(soon(), &never).unwrap_err();
+        assert_eq!(error.message(), "host h: no room");
+        let mut odd = session(r#"read x; read y; echo '"Listens"'; cat > /dev/null"#);
+        odd.begin_keep().unwrap();
+        let error = odd.wait_kept(soon(), &never).unwrap_err();
+        assert_eq!(error.message(), "host h: an unexpected answer: Listens");
+        assert!(!gone.is_kept() && !full.is_kept() && !odd.is_kept());
+    }
+
+    #[test]
+    fn children_of_a_launcher_end_with_it() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("pid");
+        let script = "sleep 1000 < /dev/null & echo $! > {}; read x; wait";
+        let mut hangs = session(&script.replace("{}", &path.display().to_string()));
+        let until = soon();
+        let pid = loop {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            if let Ok(pid) = text.trim().parse::<u32>() {
+                break pid;
+            }
+            assert!(Instant::now() < until);
+            std::thread::sleep(LOOK);
+        };
+        let child = process::NodeProcess::open(pid, |_| true).unwrap();
+        assert!(!hangs.wait_end(Instant::now()), "it is ended");
+        assert!(child.wait(Duration::from_secs(20)));
     }
 
     #[test]

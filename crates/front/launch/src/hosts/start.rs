@@ -4,7 +4,7 @@ use std::io::{BufRead, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs as _, UdpSocket};
 use std::process::Child;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use samite_client::runtime::{ClusterDir, RuntimeDir};
 use samite_transport::host::host_identity;
@@ -20,6 +20,8 @@ use crate::process::NodeProcess;
 const LOOK: Duration = Duration::from_millis(10);
 /// Between two looks at one that runs.
 const WATCH: Duration = Duration::from_millis(200);
+/// How long the node may take to describe the cluster, once it serves.
+const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A port that nothing needs to listen on: it only chooses a route.
 const ROUTE_PORT: u16 = 9;
 
@@ -60,7 +62,8 @@ fn start(
     local::note_made(dir)?;
     dir.write_key(&plan.key)?;
     let (identity, listen) = (host_identity()?, place(plan)?);
-    say(output, &HostAnswer::Place { identity, listen: listen.clone() })?;
+    let place = HostAnswer::Place { identity, listen: listen.clone(), dir: dir.path().to_owned() };
+    say(output, &place)?;
     let Some(node) = read_line::<NodePlan>(&mut input)? else { return Ok(()) };
     // The node writes the cluster's description.
     drop(lock);
@@ -73,7 +76,7 @@ fn start(
             return Ok(());
         }
     }
-    say(output, &HostAnswer::Listens { pid: running.0.id() })?;
+    say(output, &HostAnswer::Listens)?;
     loop {
         running.check(dir, &node)?;
         match lines.recv_timeout(WATCH) {
@@ -82,6 +85,19 @@ fn start(
             Ok(_) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
     }
+    let until = Instant::now() + DESCRIBE_TIMEOUT;
+    while dir.read_cluster_file().is_err() {
+        running.check(dir, &node)?;
+        if Instant::now() >= until {
+            let words =
+                format!("{} has not described the cluster in {DESCRIBE_TIMEOUT:?}", node.node);
+            return Err(failed(words));
+        }
+        if !matches!(lines.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout)) {
+            return Ok(());
+        }
+    }
+    say(output, &HostAnswer::Kept)?;
     made.keep();
     running.keep(stays)
 }

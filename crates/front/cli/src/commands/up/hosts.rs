@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use samite_client::runtime::ClusterSetup;
+use samite_client::runtime::{ClusterSetup, NodeEntry};
 use samite_launch::hosts::list;
 use samite_launch::hosts::serving::{HostsPlan, ServingHosts, StartingHosts};
 use samite_launch::hosts::session::HostLauncher;
@@ -20,9 +20,6 @@ use crate::commands::attach;
 use crate::failure::{CommandFailure, ExitCode};
 use crate::output::{CommandOutput, complain};
 use crate::signals;
-
-/// How long the node on this host may take to write the description of the cluster that serves.
-const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The arguments of `samite up` about several hosts.
 #[derive(clap::Args)]
@@ -42,7 +39,7 @@ pub struct HostsArgs {
     /// The port on which every node listens [default: a free one each]
     #[arg(long, value_name = ":PORT", value_parser = parse_port, conflicts_with = "local")]
     listen: Option<u16>,
-    /// Go on without hosts that fail if so many do not [default: all]
+    /// Go on without hosts that do not answer or cannot take a node, if so many do [default: all]
     #[arg(long, value_name = "N", conflicts_with = "local")]
     at_least: Option<usize>,
 }
@@ -118,8 +115,8 @@ pub fn run(
     let mut nodes = StartingHosts::new(plan);
     let until = begun + Duration::from_secs(args.wait);
     let up = bring_up(&mut nodes, until, &interrupted, target);
-    let serving = up.map_err(|failure| {
-        let late = nodes.give_up();
+    let serving = up.map_err(|(failure, mut late)| {
+        late.extend(nodes.give_up());
         let mut words = format!("cluster {}: not started: {}", target.dir.name(), failure.message);
         if !late.is_empty() {
             words.push_str(&format!("; perhaps something is left on {}", late.join(", ")));
@@ -129,17 +126,32 @@ pub fn run(
     for words in nodes.left_out() {
         complain(format!("left out: {words}"));
     }
-    let setup = nodes.setup().clone();
-    nodes.keep();
-    report(args, target, &serving, &setup, begun.elapsed())
+    report(args, target, &serving, nodes.setup(), begun.elapsed())
 }
 
-/// Starts the nodes, waits until they serve, and describes them on this host.
+/// Starts the nodes, waits until they serve, has the hosts keep them, and describes them on this
+/// host.
+///
+/// # Errors
+/// With it, hosts that have kept a node and may not have ended it.
 fn bring_up(
     nodes: &mut StartingHosts,
     until: Instant,
     interrupted: &AtomicBool,
     target: &ClusterTarget,
+) -> Result<ServingHosts, (CommandFailure, Vec<String>)> {
+    let serving = start(nodes, until, interrupted).map_err(|failure| (failure, Vec::new()))?;
+    let kept = nodes.keep(interrupted).map_err(CommandFailure::from);
+    match kept.and_then(|()| describe(nodes, &serving, target)) {
+        Ok(()) => Ok(serving),
+        Err(failure) => Err((failure, nodes.end_kept(&serving.client))),
+    }
+}
+
+fn start(
+    nodes: &mut StartingHosts,
+    until: Instant,
+    interrupted: &AtomicBool,
 ) -> Result<ServingHosts, CommandFailure> {
     let shows = std::io::stderr().is_terminal();
     let mut progress = |what: &str, done: usize, all: usize| {
@@ -152,20 +164,19 @@ fn bring_up(
     if shows {
         eprint!("\r\x1b[K");
     }
-    let serving = serving?;
-    if !nodes.is_on(&host_identity()?) {
-        attach::write(&serving.client, &serving.map, &target.dir, &nodes.keys(), None)?;
-        return Ok(serving);
+    Ok(serving?)
+}
+
+/// Describes the cluster in this command's directory, unless a node on this host has done so there.
+fn describe(
+    nodes: &StartingHosts,
+    serving: &ServingHosts,
+    target: &ClusterTarget,
+) -> Result<(), CommandFailure> {
+    if nodes.describes(&host_identity()?, target.dir.path()) {
+        return Ok(());
     }
-    let until = Instant::now() + DESCRIBE_TIMEOUT;
-    while target.dir.read_cluster_file().is_err() {
-        if Instant::now() >= until {
-            let words = "the node on this host has not described the cluster";
-            return Err(CommandFailure::failed(words));
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(serving)
+    attach::write(&serving.client, &serving.map, &target.dir, &nodes.keys(), None).map(drop)
 }
 
 /// Refuses options that several hosts cannot have.
@@ -196,15 +207,16 @@ fn check(args: &UpArgs, hosts: usize) -> Result<(), CommandFailure> {
 /// Refuses a name that is used here.
 fn check_free(target: &ClusterTarget) -> Result<(), CommandFailure> {
     let dir = &target.dir;
-    let is_attached = dir.read_cluster_file().is_ok_and(|file| file.is_attached);
-    if !is_attached && local::living_nodes(dir).is_empty() {
+    // No host but those with nodes claims it.
+    local::check_not_attached(dir)?;
+    if local::living_nodes(dir).is_empty() {
         return Ok(());
     }
-    let (name, end) = (dir.name(), if is_attached { "detach" } else { "down" });
+    let name = dir.name();
     Err(CommandFailure::new(
         ExitCode::Conflict,
         format!(
-            "cluster {name}: up already; `samite {end} --name {name}` ends that, another --name starts a second one"
+            "cluster {name}: up already; `samite down --name {name}` ends that, another --name starts a second one"
         ),
     ))
 }
@@ -265,8 +277,7 @@ fn report(
         "cluster {name}: serving, {count} host{plural}, {partitions} partitions{mirrored}, after {seconds:.2} s"
     ))?;
     for info in map.nodes() {
-        let network = info.addresses.iter().find(|address| address.starts_with('t'));
-        let network = network.map_or("", String::as_str);
+        let network = NodeEntry::from_map(info, None, "").network_address().unwrap_or_default();
         let memory = human_bytes(capacity(&info.targets));
         out.line(format!("  {}  on {}  {memory}  {network}", info.node, label_of(&info.host)))?;
     }
