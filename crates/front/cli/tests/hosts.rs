@@ -193,6 +193,26 @@ fn up_starts_nodes_on_hosts_and_down_leaves_nothing_on_any() {
 }
 
 #[test]
+fn a_host_that_is_cut_off_has_not_ended() {
+    let Some(all) = hosts(&["a", "b", "c"]) else { return };
+    all.write_launcher(0);
+    let before: Vec<String> = all.iter().map(TestHost::traces).collect();
+    let up = up(&all, 0, "a,b,c", &["--mirror", "2"]);
+    assert!(up.status.success(), "{up:?}");
+    let (a, c) = (all.host(0), all.host(2));
+    c.shell("ip link set eth0 down");
+    let said = a.fails(3, pair(&["down"]));
+    assert!(said.contains("2 nodes stopped, and not all: n2 on c does not answer"), "{said}");
+    let said = a.fails(3, pair(&["down"]));
+    assert!(said.contains("0 nodes stopped, and not all: n2 on c"), "{said}");
+    c.shell("ip link set eth0 up");
+    assert_eq!(a.ok(pair(&["down"])), "cluster pair: down, 1 node stopped\n");
+    for (host, before) in all.iter().zip(&before) {
+        assert_eq!(host.traces(), *before, "{}", host.name());
+    }
+}
+
+#[test]
 fn a_host_that_fails_is_named_and_nothing_is_left() {
     if !samite_testkit::has("python3") {
         return;

@@ -1,14 +1,12 @@
 //! `samite down`: end a cluster.
 
+mod asked;
 mod connected;
 
-use std::net::{TcpStream, ToSocketAddrs as _};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
-use samite_client::runtime::{ClusterFile, NodeEntry};
 use samite_launch::{local, mounts};
-use samite_types::Error;
 
 use crate::cluster::ClusterTarget;
 use crate::failure::{CommandFailure, ExitCode};
@@ -16,16 +14,8 @@ use crate::output::{CommandOutput, complain};
 
 /// How long another `up` or `down` of the same cluster is waited for.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long asking a node to stop may take.
-const ASK_TIMEOUT: Duration = Duration::from_secs(1);
-/// The same of a node on another host.
-const ASK_FAR_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long nodes may take over the orderly stop they were asked for.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// The same of nodes on other hosts, which clear their hosts first.
-const STOP_FAR_TIMEOUT: Duration = Duration::from_secs(20);
-/// Between two looks at a node on another host.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// End a store, on all of its hosts, and all that it held
 ///
@@ -110,7 +100,9 @@ fn down(target: &ClusterTarget, force: bool) -> Result<String, CommandFailure> {
     for error in mounts::end_all(dir) {
         complain(error.message());
     }
-    let asked = file.as_ref().map(|file| ask_to_stop(target, file)).unwrap_or_default();
+    // The node here may remove it, and perhaps some have to be asked again.
+    let keys = dir.read_keys().ok();
+    let asked = file.as_ref().map(|file| asked::ask_to_stop(target, file)).unwrap_or_default();
     if !living.is_empty() {
         for node in living.iter().filter(|node| !asked.pids.contains(&node.pid())) {
             node.signal(Signal::TERM);
@@ -119,82 +111,25 @@ fn down(target: &ClusterTarget, force: bool) -> Result<String, CommandFailure> {
             local::stop_all(&living)?;
         }
     }
-    let left = asked.wait_far();
+    let far = asked.wait_far();
     // Nodes that end release the files that they keep there.
     local::stop_all(voter.as_slice())?;
     local::stop_all(&etcd)?;
-    local::clear(dir)?;
-    let count = living.len() + asked.far.len();
+    let count = living.len() + far.stopped;
     let plural = if count == 1 { "" } else { "s" };
-    let line = format!("cluster {}: down, {count} node{plural} stopped", dir.name());
-    if !left.is_empty() {
-        let words = format!("{line}, and not all: {}", left.join("; "));
+    if !far.left.is_empty() {
+        if let (Some(file), Some(keys)) = (&file, &keys) {
+            far.remember(dir, file, keys)?;
+        }
+        let name = dir.name();
+        let words = format!(
+            "cluster {name}: {count} node{plural} stopped, and not all: {}; `samite down` again asks \
+             these again, `samite detach --name {name}` forgets them",
+            far.left_words()
+        );
         return Err(CommandFailure::new(ExitCode::Unreachable, words));
     }
+    local::clear(dir)?;
+    let line = format!("cluster {}: down, {count} node{plural} stopped", dir.name());
     Ok(gone.into_iter().fold(line, |line, gone| format!("{line}\n{gone}")))
-}
-
-/// Nodes that were asked to stop.
-#[derive(Default)]
-struct AskedNodes {
-    /// Those on this host that have agreed.
-    pids: Vec<u32>,
-    /// Those on other hosts that have.
-    far: Vec<NodeEntry>,
-    /// Those on other hosts that have not, and why.
-    silent: Vec<(NodeEntry, Error)>,
-}
-
-/// Asks the nodes over the wire. One on this host that does not hear it gets a signal, so nothing
-/// that fails with these matters.
-fn ask_to_stop(target: &ClusterTarget, file: &ClusterFile) -> AskedNodes {
-    // Before any is asked: one that ends may remove the cluster's key from this host.
-    let connect = |entry: &NodeEntry| {
-        let timeout = if entry.process.is_some() { ASK_TIMEOUT } else { ASK_FAR_TIMEOUT };
-        target.connect_to(std::slice::from_ref(entry), Some(timeout))
-    };
-    let clients: Vec<_> = file.nodes.iter().map(|entry| (entry, connect(entry))).collect();
-    let mut asked = AskedNodes::default();
-    // The node with the cluster map last: the others may still need it.
-    for (entry, client) in clients.into_iter().rev() {
-        let agreed = client.and_then(|client| client.shutdown_node(entry.node));
-        match (agreed, entry.pid()) {
-            (Ok(()), Some(pid)) => asked.pids.push(pid),
-            (Ok(()), None) => asked.far.push(entry.clone()),
-            (Err(_), Some(_)) => {}
-            (Err(error), None) => asked.silent.push((entry.clone(), error)),
-        }
-    }
-    asked
-}
-
-impl AskedNodes {
-    /// Waits until those on other hosts have gone, and says which have not, in words.
-    fn wait_far(&self) -> Vec<String> {
-        let until = Instant::now() + STOP_FAR_TIMEOUT;
-        let host = |entry: &NodeEntry| entry.host.clone().unwrap_or_default();
-        let mut left: Vec<String> = Vec::new();
-        for entry in &self.far {
-            while listens(entry) {
-                if Instant::now() >= until {
-                    left.push(format!("{} on {} has not ended", entry.node, host(entry)));
-                    break;
-                }
-                std::thread::sleep(LOOK);
-            }
-        }
-        left.extend(self.silent.iter().map(|(entry, error)| {
-            format!("{} on {} does not answer: {error}", entry.node, host(entry))
-        }));
-        left
-    }
-}
-
-/// Whether something still listens where the node was reached. It clears its host first.
-fn listens(entry: &NodeEntry) -> bool {
-    let Some(url) = entry.network_address() else { return false };
-    let place = url.rsplit_once("://").map_or(&*url, |(_, place)| place);
-    let addresses = place.to_socket_addrs().into_iter().flatten();
-    let is_open = |address| TcpStream::connect_timeout(&address, ASK_TIMEOUT).is_ok();
-    addresses.into_iter().any(is_open)
 }

@@ -15,6 +15,8 @@ use crate::failure::{CommandFailure, ExitCode};
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long programs that have just ended are waited for: a node notices that a moment later.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// So many nodes are asked at once.
+const ASKED_MAX: usize = 32;
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(20);
 /// What a store may hold in memory without a word about it.
@@ -73,7 +75,23 @@ fn clients(target: &ClusterTarget, file: &ClusterFile) -> Vec<(NodeId, Client)> 
         let client = target.connect_to(std::slice::from_ref(entry), Some(ASK_TIMEOUT)).ok()?;
         Some((entry.node, client))
     };
-    file.nodes.iter().filter_map(of).collect()
+    of_each(&file.nodes, of).into_iter().flatten().collect()
+}
+
+/// What `ask` learns of each node. Those that do not answer cost their wait together, not each.
+pub fn of_each<T: Send>(nodes: &[NodeEntry], ask: impl Fn(&NodeEntry) -> T + Sync) -> Vec<T> {
+    let mut all = Vec::with_capacity(nodes.len());
+    for some in nodes.chunks(ASKED_MAX) {
+        std::thread::scope(|scope| {
+            let asks: Vec<_> = some.iter().map(|entry| scope.spawn(|| ask(entry))).collect();
+            let told = asks.into_iter().map(std::thread::ScopedJoinHandle::join);
+            all.extend(told.map(|told| match told {
+                Ok(told) => told,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }));
+        });
+    }
+    all
 }
 
 /// The clients of all these nodes, without those that ask.
@@ -90,19 +108,46 @@ pub fn only_in_memory(target: &ClusterTarget, file: &ClusterFile) -> Option<Stri
     if file.setup.durable.is_some() {
         return None;
     }
-    let (mut bytes, mut records) = (0u64, 0u64);
-    for entry in &file.nodes {
+    let used = |entry: &NodeEntry| {
         let client = target.connect_to(std::slice::from_ref(entry), Some(ASK_TIMEOUT)).ok()?;
         let status = client.node_status(entry.node).ok()?;
-        bytes = bytes.saturating_add(status.used_bytes);
-        records = records.saturating_add(status.records);
-    }
-    let copies = u64::from(file.setup.redundancy.get().max(1));
-    let (bytes, records) = (bytes / copies, records / copies);
-    (bytes >= LITTLE).then(|| {
+        Some((status.used_bytes, status.records))
+    };
+    let told = of_each(&file.nodes, used);
+    only_in_memory_words(&told, u64::from(file.setup.redundancy.get()))
+}
+
+/// The same, by the bytes and records of each node, as far as it tells them; each record is on so
+/// many nodes.
+fn only_in_memory_words(told: &[Option<(u64, u64)>], copies: u64) -> Option<String> {
+    let sum = told.iter().flatten().fold((0u64, 0u64), |sum, (bytes, records)| {
+        (sum.0.saturating_add(*bytes), sum.1.saturating_add(*records))
+    });
+    let (bytes, records) = (sum.0 / copies.max(1), sum.1 / copies.max(1));
+    let least = if told.iter().all(Option::is_some) { "" } else { "at least " };
+    // A store without records has only what it began with.
+    (bytes >= LITTLE && records > 0).then(|| {
         let bytes = human_bytes(bytes);
         format!(
-            "{bytes} in {records} records were in memory alone: what was not staged out is gone"
+            "{least}{bytes} in {records} records were in memory alone: what was not staged out is gone"
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_memory_alone_is_the_sum_of_what_nodes_tell() {
+        let all = only_in_memory_words(&[Some((4 << 20, 5)), Some((4 << 20, 3))], 2).unwrap();
+        assert_eq!(
+            all,
+            "4.0 MiB in 4 records were in memory alone: what was not staged out is gone"
+        );
+        let some = only_in_memory_words(&[None, Some((4 << 20, 3))], 1).unwrap();
+        assert!(some.starts_with("at least 4.0 MiB in 3 records"), "{some}");
+        assert_eq!(only_in_memory_words(&[None, Some((5, 1))], 0), None);
+        assert_eq!(only_in_memory_words(&[Some((8 << 20, 0))], 1), None);
+    }
 }
