@@ -21,7 +21,7 @@ FROM ?= 0
 
 FUZZ_SOCKET ?=
 
-.PHONY: fuzz-socket help setup build run test test-programs stress chaos sim test-posix fmt lint tidy unit conformance docs demo bench bench-posix test-million fuzz clean
+.PHONY: fuzz-socket help setup build run test test-programs test-upgrade stress chaos sim test-posix fmt lint tidy unit conformance docs demo bench bench-posix test-million fuzz clean
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -40,6 +40,9 @@ test: setup ## the whole suite
 
 test-programs: build ## git, sqlite3, compilers, tar, python, fio … on the store, with checks on their results
 	@SAMITE=$(SAMITE) scripts/test-programs.sh $(ACCESS) $(NODES) $(PROGRAMS)
+
+test-upgrade: ## nodes of an older build are replaced in turn by this one's, beside git and kv (FROM_COMMIT: that build)
+	@scripts/test-upgrade.sh $(FROM_COMMIT)
 
 stress: build ## random operations of 8 processes through both access paths against a model, 10 minutes (STRESS='--seconds 60 --seed 7')
 	@$(CARGO) build --release --quiet --package samite-acceptance

@@ -1,8 +1,8 @@
 //! The control plane: the cluster map, datasets, status. `postcard` inside a frame body.
 
 mod backend_spec;
+mod node_info;
 
-use std::time::Duration;
 
 use samite_types::{
     ClientId, DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, TargetId, Term, Version,
@@ -19,6 +19,7 @@ use crate::membership::{AdminRequest, Heartbeat, LeaderAddress, MemberReport, No
 use crate::status::{NodeMetrics, NodeStatus};
 use crate::ticket::{IssuedTicket, KeyNumbers, KeyStep};
 pub use backend_spec::{BackendSpec, MEMORY_BACKEND, NULL_BACKEND};
+pub use node_info::{NodeInfo, TargetInfo, incarnation_at};
 
 /// Bytes of a chunk unless said otherwise.
 pub const CHUNK_LEN_DEFAULT: u32 = 1 << 20;
@@ -327,44 +328,6 @@ pub struct RevokedRecord {
     pub partition: PartitionId,
     /// Key.
     pub key: Vec<u8>,
-}
-
-/// Where a node can be reached, and what it serves.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeInfo {
-    /// Id.
-    pub node: NodeId,
-    /// Name of the host it runs on (its boot id and its name), so that a client knows when `unix://` and `shm://` reach it.
-    pub host: String,
-    /// Name of the rack of that host, or of whatever else fails as a whole; empty: not known.
-    pub rack: String,
-    /// Addresses as URLs, best first: `shm://PATH`, `unix://PATH`, `tcp://HOST:PORT`.
-    pub addresses: Vec<String>,
-    /// Given to the process when it starts ([`incarnation_at`]): another one means that what was only in memory is gone. A process that started later has a
-    /// higher one, unless the host's clock was set back meanwhile.
-    pub incarnation: u64,
-    /// Targets.
-    pub targets: Vec<TargetInfo>,
-}
-
-/// Identifies a process that starts at this time (since 1970) among the others of its node: the
-/// time in steps of 4 µs, then 12 random bits.
-pub const fn incarnation_at(realtime: Duration, random: u64) -> u64 {
-    const RANDOM: u64 = (1 << 12) - 1;
-    realtime.as_nanos() as u64 & !RANDOM | random & RANDOM
-}
-
-/// One target of a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TargetInfo {
-    /// Id, unique in the cluster.
-    pub target: TargetId,
-    /// Bytes it can hold.
-    pub capacity_bytes: u64,
-    /// Names the state of the directory in which the target stores data that outlive its node:
-    /// another one for each process, drawn when that starts, and noted in the directory. 0: it
-    /// stores nothing.
-    pub storage: u64,
 }
 
 /// Whether a node can be reached, as the coordinator sees it.

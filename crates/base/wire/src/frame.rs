@@ -18,10 +18,9 @@ use crate::{WireError, checksum};
 
 /// First two bytes of every frame.
 pub const MAGIC: [u8; 2] = *b"Sm";
-/// Newest protocol version this build speaks.
-pub const VERSION: u8 = 3;
-/// Oldest protocol version this build speaks.
-pub const VERSION_OLDEST: u8 = 3;
+/// Version of the header and of what stands where in a frame. The versions of the protocol are
+/// agreed on in the [handshake](crate::hello).
+pub const FRAME_VERSION: u8 = 3;
 /// Length of a frame header, in bytes.
 pub const HEADER_LEN: usize = size_of::<FrameHeader>();
 /// The checksum does not cover the payload.
@@ -163,7 +162,7 @@ impl FrameHeader {
         debug_assert!(body.len() <= BODY_LEN_MAX && payload_len <= PAYLOAD_LEN_MAX);
         let mut header = Self {
             magic: MAGIC,
-            version: VERSION,
+            version: FRAME_VERSION,
             kind: kind as u8,
             body_len: U32::new(body.len() as u32),
             request_id: U64::new(request_id.get()),
@@ -194,7 +193,7 @@ impl CheckedHeader {
         if header.magic != MAGIC {
             return Err(WireError::Unknown("frame magic"));
         }
-        if !(VERSION_OLDEST..=VERSION).contains(&header.version) {
+        if header.version != FRAME_VERSION {
             return Err(WireError::Version);
         }
         let checksum = header.checksum.get();

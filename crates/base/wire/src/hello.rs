@@ -22,13 +22,23 @@
 //! key is believed: the key is what makes a node one of the cluster. Where the kernel tells the
 //! user, only the node's own user (or root) can be a node.
 
+pub mod version_3;
+
 use samite_types::{ClientId, Epoch, NodeId};
 use serde::{Deserialize, Serialize};
+
+/// Newest protocol version this build speaks.
+pub const VERSION: u8 = 4;
+/// Oldest protocol version this build speaks.
+pub const VERSION_OLDEST: u8 = version_3::VERSION;
+/// Oldest protocol version whose peers shake hands with these messages; before: [`version_3`].
+pub const HELLO_SINCE: u8 = 4;
 
 /// Client's first message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Oldest and newest protocol version the client speaks.
+    /// Oldest and newest protocol version that the client speaks; the oldest is [`HELLO_SINCE`] or
+    /// newer.
     pub versions: (u8, u8),
     /// Session identity.
     pub client: ClientId,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard, T
 use std::time::Duration;
 
 use samite_transport::client::NodeLink;
+use samite_transport::host::is_same_host;
 use samite_transport::{Address, TransportKind};
 use samite_types::{ClientId, Clock, Deadline, Error, ErrorKind, NodeId, Result, SystemClock};
 use samite_wire::control::NodeInfo;
@@ -52,7 +53,7 @@ impl NodePeer {
             info.addresses.iter().filter_map(|url| url.parse().ok()).collect();
         // A node without tcp is reached from its host alone, by whichever name.
         let has_tcp = addresses.iter().any(|address| address.transport().is_tcp());
-        if info.host != host && has_tcp {
+        if !is_same_host(&info.host, host) && has_tcp {
             addresses.retain(|address| address.transport().is_tcp());
         }
         prefer(&mut addresses, only);

@@ -1,16 +1,21 @@
 //! The handshake of [`samite_wire::hello`], without I/O: the messages of each side, and how it
 //! reads the other's.
 
+mod version_3;
+
 use std::sync::Arc;
 
-use samite_types::{ClientId, Entropy, Error, ErrorKind, NodeId, RequestId, Result};
+use samite_types::{ClientId, Entropy, Epoch, Error, ErrorKind, NodeId, RequestId, Result};
 use samite_wire::control::{decode, encode};
-use samite_wire::frame::{
-    CheckedHeader, FrameHeader, FrameKind, HEADER_LEN, VERSION, VERSION_OLDEST,
+use samite_wire::frame::{CheckedHeader, FrameHeader, FrameKind, HEADER_LEN};
+use samite_wire::hello::version_3::{self as wire_version_3, HelloVersion3, WelcomeVersion3};
+use samite_wire::hello::{
+    Challenge, Goodbye, HELLO_SINCE, Hello, HelloCredential, Proof, RingLayout, VERSION,
+    VERSION_OLDEST, Welcome,
 };
-use samite_wire::hello::{Challenge, Goodbye, Hello, HelloCredential, Proof, Welcome};
 use samite_wire::limits::HANDSHAKE_LEN_MAX;
 use samite_wire::ticket::TicketClaims;
+use version_3::ExchangeVersion3;
 use zerocopy::IntoBytes;
 
 use crate::credential::Credential;
@@ -42,6 +47,14 @@ pub(crate) fn goodbye(error: &Error) -> Vec<u8> {
     }
     reason.truncate(len);
     frame(FrameKind::Goodbye, &Goodbye { kind: error.kind().code(), reason })
+}
+
+/// The welcome of a peer that speaks this version, ready to send.
+pub(crate) fn welcome(map_epoch: Epoch, rings: Option<RingLayout>, version: u8) -> Vec<u8> {
+    if version < HELLO_SINCE {
+        return frame(FrameKind::Welcome, &WelcomeVersion3 { map_epoch, rings: None });
+    }
+    frame(FrameKind::Welcome, &Welcome { map_epoch, rings })
 }
 
 /// The peer's reason for hanging up.
@@ -82,6 +95,8 @@ pub(crate) enum NodeSide {
     Fresh,
     /// A challenge; a proof.
     Challenged { hello: Hello, challenge: Challenge },
+    /// The same with a peer of version 3.
+    ChallengedVersion3(ExchangeVersion3),
 }
 
 /// The node's next step.
@@ -90,7 +105,14 @@ pub(crate) enum NodeStep {
     /// Send these bytes and wait for the proof; `node`: the node that the peer says it is.
     Challenge { bytes: Vec<u8>, node: Option<NodeId> },
     /// The client has proved this.
-    Proved { client: ClientId, node: Option<NodeId>, proved: ProvedCredential, wants_rings: bool },
+    Proved {
+        client: ClientId,
+        node: Option<NodeId>,
+        proved: ProvedCredential,
+        wants_rings: bool,
+        /// The version that both speak.
+        version: u8,
+    },
 }
 
 /// The node and the connection in whose handshake a step is made.
@@ -179,6 +201,13 @@ impl NodeSide {
     ) -> Result<NodeStep> {
         let binding = place.binding;
         match (std::mem::replace(self, Self::Fresh), kind) {
+            (Self::Fresh, FrameKind::Hello) if wire_version_3::is_hello(body) => {
+                let (exchange, bytes) = ExchangeVersion3::challenge(body, place)?;
+                let node = exchange.node();
+                *self = Self::ChallengedVersion3(exchange);
+                Ok(NodeStep::Challenge { bytes, node })
+            }
+            (Self::ChallengedVersion3(exchange), FrameKind::Proof) => exchange.proved(body, place),
             (Self::Fresh, FrameKind::Hello) => {
                 let hello: Hello = decode(body)?;
                 let version = common_version(hello.versions)?;
@@ -199,7 +228,8 @@ impl NodeSide {
                 let exchange = ProofExchange { hello: &hello, challenge: &challenge, binding };
                 let proved = place.proved(&exchange, &proof)?;
                 let Hello { client, node, wants_rings, .. } = hello;
-                Ok(NodeStep::Proved { client, node, proved, wants_rings })
+                let version = challenge.version;
+                Ok(NodeStep::Proved { client, node, proved, wants_rings, version })
             }
             (_, FrameKind::Goodbye) => Err(client_goodbye(body)),
             (_, kind) => Err(unexpected(kind)),
@@ -210,7 +240,7 @@ impl NodeSide {
 /// The newest version that both sides speak.
 fn common_version((oldest, newest): (u8, u8)) -> Result<u8> {
     let version = newest.min(VERSION);
-    if version < oldest.max(VERSION_OLDEST) {
+    if version < oldest.max(HELLO_SINCE) {
         return Err(Error::new(
             ErrorKind::WrongVersion,
             format!(
@@ -221,15 +251,22 @@ fn common_version((oldest, newest): (u8, u8)) -> Result<u8> {
     Ok(version)
 }
 
+/// A client's first message.
+#[derive(Debug)]
+enum SentHello {
+    Own(Hello),
+    Version3(HelloVersion3),
+}
+
 /// The client's side.
 #[derive(Debug)]
 pub(crate) struct ClientSide<'c> {
-    hello: Hello,
+    hello: SentHello,
     credential: &'c Credential,
 }
 
 impl<'c> ClientSide<'c> {
-    /// Begins. Returns the hello to send.
+    /// Begins, in the words of the newest version. Returns the hello to send.
     pub(crate) fn start(
         (client, node): (ClientId, Option<NodeId>),
         wants_rings: bool,
@@ -238,11 +275,26 @@ impl<'c> ClientSide<'c> {
     ) -> (Self, Vec<u8>) {
         let mut nonce = [0; 32];
         entropy.fill(&mut nonce);
-        let versions = (VERSION_OLDEST, VERSION);
+        let versions = (HELLO_SINCE, VERSION);
         let hello =
             Hello { versions, client, credential: credential.named(), nonce, wants_rings, node };
         let bytes = frame(FrameKind::Hello, &hello);
-        (Self { hello, credential }, bytes)
+        (Self { hello: SentHello::Own(hello), credential }, bytes)
+    }
+
+    /// Begins in the words of version 3, with the first cluster key.
+    pub(crate) fn start_version_3(
+        (client, node): (ClientId, Option<NodeId>),
+        credential: &'c Credential,
+        entropy: &dyn Entropy,
+    ) -> (Self, Vec<u8>) {
+        let mut nonce = [0; 32];
+        entropy.fill(&mut nonce);
+        let versions = (wire_version_3::VERSION, wire_version_3::VERSION);
+        let uid = rustix::process::geteuid().as_raw();
+        let hello = HelloVersion3 { versions, client, uid, nonce, wants_rings: false, node };
+        let bytes = frame(FrameKind::Hello, &hello);
+        (Self { hello: SentHello::Version3(hello), credential }, bytes)
     }
 
     /// Checks the node's challenge. Returns the node, and the proof to send.
@@ -260,9 +312,21 @@ impl<'c> ClientSide<'c> {
             FrameKind::Goodbye => return Err(read_goodbye(body)),
             kind => return Err(unexpected(kind)),
         }
+        let hello = match (&self.hello, self.credential) {
+            (SentHello::Own(hello), _) => hello,
+            (SentHello::Version3(hello), Credential::Key(key)) => {
+                return version_3::answer(hello, body, key, binding);
+            }
+            (SentHello::Version3(_), _) => {
+                return Err(Error::new(
+                    ErrorKind::WrongVersion,
+                    "node knows the cluster key alone",
+                ));
+            }
+        };
         let challenge: Challenge = decode(body)?;
         common_version((challenge.version, challenge.version))?;
-        let exchange = ProofExchange { hello: &self.hello, challenge: &challenge, binding };
+        let exchange = ProofExchange { hello, challenge: &challenge, binding };
         let transcript = |role| exchange.transcript(role);
         let (is_proved, proof, what) = match self.credential {
             Credential::Nothing => (true, Vec::new(), ""),
@@ -287,8 +351,11 @@ impl<'c> ClientSide<'c> {
     ///
     /// # Errors
     /// `Corrupt`, or the error in the node's goodbye.
-    pub(crate) fn welcomed(kind: FrameKind, body: &[u8]) -> Result<Welcome> {
+    pub(crate) fn welcomed(&self, kind: FrameKind, body: &[u8]) -> Result<Welcome> {
         match kind {
+            FrameKind::Welcome if matches!(self.hello, SentHello::Version3(_)) => {
+                version_3::welcome(body)
+            }
             FrameKind::Welcome => Ok(decode(body)?),
             FrameKind::Goodbye => Err(read_goodbye(body)),
             kind => Err(unexpected(kind)),

@@ -32,6 +32,15 @@ pub fn label_of(identity: &str) -> &str {
     identity.split_once(':').map_or(identity, |(_, label)| label)
 }
 
+/// Whether these identify the same host. Builds before protocol version 4 name the boot id alone.
+#[must_use]
+pub fn is_same_host(a: &str, b: &str) -> bool {
+    let is_boot_of = |boot: &str, identity: &str| {
+        !boot.contains(':') && identity.split_once(':').is_some_and(|(of, _)| of == boot)
+    };
+    a == b || is_boot_of(a, b) || is_boot_of(b, a)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -43,5 +52,12 @@ mod tests {
         let boot = std::fs::read_to_string(BOOT_ID_PATH).unwrap();
         assert_eq!(identity.split_once(':').unwrap().0, boot.trim());
         assert_eq!((label_of("id:a:b"), label_of("h"), label_of("")), ("a:b", "h", ""));
+    }
+
+    #[test]
+    fn a_boot_id_alone_is_the_host_that_names_it() {
+        assert!(is_same_host("b:h", "b:h") && is_same_host("b", "b"));
+        assert!(is_same_host("b", "b:h") && is_same_host("b:h", "b"));
+        assert!(!is_same_host("b:h", "b:i") && !is_same_host("b", "c:h"));
     }
 }

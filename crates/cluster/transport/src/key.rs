@@ -68,7 +68,7 @@ impl ClusterKey {
         &self.bytes
     }
 
-    fn hmac(&self) -> Hmac<Sha256> {
+    pub(crate) fn hmac(&self) -> Hmac<Sha256> {
         Hmac::<Sha256>::new_from_slice(&self.bytes).expect("HMAC takes keys of any length")
     }
 

@@ -16,9 +16,9 @@ use samite_transport::{Address, ClusterKey};
 use samite_types::{ClientId, Deadline, ErrorKind, RequestId};
 use samite_wire::control::encode;
 use samite_wire::frame::{
-    CheckedHeader, FLAG_PAYLOAD_UNCHECKED, FrameHeader, FrameKind, HEADER_LEN, VERSION,
+    CheckedHeader, FLAG_PAYLOAD_UNCHECKED, FrameHeader, FrameKind, HEADER_LEN,
 };
-use samite_wire::hello::{Goodbye, Hello, HelloCredential};
+use samite_wire::hello::{Goodbye, Hello, HelloCredential, VERSION};
 use zerocopy::IntoBytes;
 
 const QUICK: Duration = Duration::from_millis(300);

@@ -24,6 +24,7 @@ use crate::address::socket_flags;
 use crate::credential::Credential;
 use crate::fault::{bend, reset, words};
 use crate::handshake::ClientSide;
+use crate::key::ClusterKey;
 use crate::shm::ring::{RingConsumer, RingKind, RingMemory, memory_len};
 use crate::socket::{self, Descriptors};
 use crate::tls::TlsSession;
@@ -72,8 +73,8 @@ pub(super) fn connect(
     deadline: Deadline,
 ) -> Result<LinkShared> {
     let wants_rings = address.transport() == TransportKind::Shm;
-    insist(address, credential, deadline, |mut channel| {
-        let (node, welcome) = handshake(&mut channel, (wants_rings, credential), who)?;
+    insist(address, credential, deadline, |mut channel, form| {
+        let (node, welcome) = handshake(&mut channel, form, (wants_rings, credential), who)?;
         let mut shared = open(channel, address.clone(), node, &welcome)?;
         shared.faults = who.faults.clone();
         Ok(shared)
@@ -87,8 +88,8 @@ pub(crate) fn connect_node(
     who: &ConnectIdentity,
     deadline: Deadline,
 ) -> Result<(OwnedFd, Option<TlsSession>, NodeId)> {
-    insist(address, credential, deadline, |mut channel| {
-        let (node, _) = handshake(&mut channel, (false, credential), who)?;
+    insist(address, credential, deadline, |mut channel, form| {
+        let (node, _) = handshake(&mut channel, form, (false, credential), who)?;
         Ok((channel.fd, channel.tls, node))
     })
 }
@@ -99,15 +100,17 @@ pub(crate) fn connect_node(
 /// Where nobody listens, that is an answer. A node that listens answers too when it refuses:
 /// another key, another version, another user. All else that ends a connection before it is made
 /// (it closes, is reset, or bytes of it are damaged) says nothing about the node: the words are
-/// lost, and are said again by a new connection.
+/// lost, and are said again by a new connection: in the words of an older version, too, if the
+/// node has not understood the newest.
 fn insist<T>(
     address: &Address,
     credential: &Credential,
     deadline: Deadline,
-    mut make: impl FnMut(HandshakeChannel) -> Result<T>,
+    mut make: impl FnMut(HandshakeChannel, HelloForm) -> Result<T>,
 ) -> Result<T> {
     let mut pause = PAUSE_MIN;
     let mut refusals = 0;
+    let mut form = HelloForm::Newest;
     // Why a node did not take an earlier connection, if it has said so.
     let mut said: Option<Error> = None;
     let late = |error: &Error| {
@@ -118,7 +121,7 @@ fn insist<T>(
             HandshakeChannel::open(address, deadline).map_err(|error| named(error, address))?;
         let (error, by_tls) = match channel.begin(address, credential) {
             Err(error) => (named(error, address), true),
-            Ok(()) => match make(channel) {
+            Ok(()) => match make(channel, form) {
                 Ok(made) => return Ok(made),
                 Err(error) => (named(error, address), false),
             },
@@ -136,6 +139,7 @@ fn insist<T>(
             }
             ConnectFailure::Lost => refusals = 0,
         }
+        form = form.after(error.kind(), credential);
         if error.kind() == ErrorKind::Busy {
             said = Some(error.clone());
         }
@@ -144,6 +148,29 @@ fn insist<T>(
         };
         let _ = rustix::thread::nanosleep(&timespec(pause.min(left)));
         pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// The words in which a client greets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HelloForm {
+    /// Those of the newest version.
+    Newest,
+    /// Those of version 3.
+    Version3,
+}
+
+impl HelloForm {
+    /// Those of the next try. A node that does not know the newest words says that they are
+    /// damaged, or of another version; so does one that knows them of the older ones.
+    fn after(self, failure: ErrorKind, credential: &Credential) -> Self {
+        let is_misunderstood = matches!(failure, ErrorKind::Corrupt | ErrorKind::WrongVersion);
+        let has_first_key = credential.key().is_some_and(|key| key.number() == ClusterKey::FIRST);
+        match self {
+            Self::Newest if is_misunderstood && has_first_key => Self::Version3,
+            Self::Version3 if is_misunderstood => Self::Newest,
+            form => form,
+        }
     }
 }
 
@@ -187,12 +214,16 @@ fn named(error: Error, address: &Address) -> Error {
 
 fn handshake(
     channel: &mut HandshakeChannel,
+    form: HelloForm,
     (wants_rings, credential): (bool, &Credential),
     who: &ConnectIdentity,
 ) -> Result<(NodeId, Welcome)> {
     let binding = channel.tls.as_ref().map(|tls| tls.binding);
     let names = (who.client, who.node_id());
-    let (side, hello) = ClientSide::start(names, wants_rings, credential, &SystemEntropy);
+    let (side, hello) = match form {
+        HelloForm::Newest => ClientSide::start(names, wants_rings, credential, &SystemEntropy),
+        HelloForm::Version3 => ClientSide::start_version_3(names, credential, &SystemEntropy),
+    };
     if let Err(unsent) = channel.send(&hello) {
         // A node that refuses every client says so before it is asked.
         let (kind, body) = channel.receive().map_err(|_| unsent.clone())?;
@@ -217,7 +248,7 @@ fn handshake(
         channel.send(&proof)?;
     }
     let (kind, body) = channel.receive()?;
-    Ok((node, ClientSide::welcomed(kind, &body)?))
+    Ok((node, side.welcomed(kind, &body)?))
 }
 
 fn open(

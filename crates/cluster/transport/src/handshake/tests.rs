@@ -78,8 +78,8 @@ fn exchange(
     assert_eq!(id, NodeId(3));
     let (kind, bytes) = body(&proof);
     match side.step(kind, bytes, place)? {
-        NodeStep::Proved { client, node, proved, wants_rings } => {
-            assert_eq!((client, wants_rings), (ClientId(7), true));
+        NodeStep::Proved { client, node, proved, wants_rings, version } => {
+            assert_eq!((client, wants_rings, version), (ClientId(7), true, VERSION));
             Ok((node, proved))
         }
         NodeStep::Challenge { .. } => panic!("a second challenge"),
@@ -140,9 +140,10 @@ fn a_copy_of_a_ticket_without_its_private_key_is_worthless() {
     let names = (ClientId(7), None);
     let own: Credential = own.unwrap().into();
     let (mut client, _) = ClientSide::start(names, true, &own, &SystemEntropy);
-    bend(&mut client.hello);
+    let SentHello::Own(hello) = &mut client.hello else { panic!("an older hello") };
+    bend(hello);
+    let hello = encode(hello);
     let (mut side, at) = (NodeSide::Fresh, place(&keys));
-    let hello = encode(&client.hello);
     let NodeStep::Challenge { bytes, .. } = side.step(FrameKind::Hello, &hello, &at).unwrap()
     else {
         panic!("no challenge");
@@ -287,7 +288,7 @@ fn a_proof_sent_back_to_its_maker_is_no_proof() {
 #[test]
 fn versions_that_do_not_meet_are_refused() {
     assert_eq!(common_version((1, VERSION + 9)).unwrap(), VERSION);
-    let refused = [(VERSION + 1, VERSION + 9), (0, VERSION_OLDEST - 1)];
+    let refused = [(VERSION + 1, VERSION + 9), (0, HELLO_SINCE - 1)];
     for versions in refused {
         let error = common_version(versions).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WrongVersion);
@@ -347,7 +348,7 @@ proptest! {
         let proved = matches!(step, Ok(NodeStep::Proved { .. }));
         prop_assert!(!proved);
         prop_assert!(client.challenged(kind, &bytes, None).is_err());
-        let _ = ClientSide::welcomed(kind, &bytes);
+        let _ = client.welcomed(kind, &bytes);
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub(super) enum ReadResult {
     /// Nothing.
     Wait,
     /// The peer has proved who it is: welcome it.
-    Welcome { peer: ConnectionPeer, wants_rings: bool },
+    Welcome { peer: ConnectionPeer, wants_rings: bool, version: u8 },
 }
 
 impl ServerConnection {
@@ -325,7 +325,7 @@ impl ServerConnection {
                 }
                 Ok(ReadResult::Wait)
             }
-            NodeStep::Proved { client, node, proved, wants_rings } => {
+            NodeStep::Proved { client, node, proved, wants_rings, version } => {
                 let own = rustix::process::geteuid().as_raw();
                 let users = (self.origin.uid, own);
                 let identity = PeerIdentity::of(proved, users, node.is_some())?;
@@ -341,7 +341,7 @@ impl ServerConnection {
                     _ => crate::TransportKind::Unix,
                 };
                 let peer = ConnectionPeer { client, node, identity, transport };
-                Ok(ReadResult::Welcome { peer, wants_rings })
+                Ok(ReadResult::Welcome { peer, wants_rings, version })
             }
         }
     }

@@ -20,7 +20,6 @@ use samite_cpu::{CoreLeaving, CoreSharers, PollCost, SpinTime, this_core, timesp
 use samite_types::fault::{FaultParty, FaultSwitch};
 use samite_types::{Clock, Error, ErrorKind, NodeId, Result, SystemClock};
 use samite_wire::frame::FrameKind;
-use samite_wire::hello::Welcome;
 use smallvec::SmallVec;
 
 use super::accept::{AcceptedConnection, ConnectionAcceptor};
@@ -37,7 +36,7 @@ use super::service::{ConnectionPeer, NodeService, SharedMemoryWork};
 use super::source::{EventSource, token};
 use super::waker::LoopWaker;
 use super::watch::LoopTimer;
-use crate::handshake::frame;
+use crate::handshake;
 use crate::identity::PeerRole;
 use crate::key_set::SharedKeys;
 use crate::socket;
@@ -394,8 +393,8 @@ impl EventLoop {
         }
         let result = match result {
             Ok(ReadResult::Wait) => Ok(()),
-            Ok(ReadResult::Welcome { peer, wants_rings }) => {
-                self.welcome(index, peer, wants_rings, service)
+            Ok(ReadResult::Welcome { peer, wants_rings, version }) => {
+                self.welcome(index, peer, (wants_rings, version), service)
             }
             Err(error) => Err(error),
         };
@@ -420,7 +419,7 @@ impl EventLoop {
         &mut self,
         index: usize,
         peer: ConnectionPeer,
-        wants_rings: bool,
+        (wants_rings, version): (bool, u8),
         service: &mut dyn NodeService,
     ) -> Result<()> {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return Ok(()) };
@@ -435,9 +434,8 @@ impl EventLoop {
         } else {
             None
         };
-        let welcome =
-            Welcome { map_epoch: service.map_epoch(), rings: new.as_ref().map(|new| new.layout) };
-        let mut bytes = frame(FrameKind::Welcome, &welcome);
+        let rings = new.as_ref().map(|new| new.layout);
+        let mut bytes = handshake::welcome(service.map_epoch(), rings, version);
         let memory = new.as_ref().map(|new| new.memory.clone());
         if let Some(new) = new {
             let failed = |errno| Error::io("send shared memory", errno);

@@ -3,6 +3,7 @@
 mod by_hand;
 mod change;
 mod serve;
+mod upgrade;
 
 pub use by_hand::parse_coordinator as parse_network_address;
 pub use change::parse_node;

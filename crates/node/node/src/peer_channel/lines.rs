@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use samite_placement::ClusterMap;
 use samite_transport::Address;
+use samite_transport::host::is_same_host;
 use samite_types::NodeId;
 
 use super::output::PeerFrame;
@@ -203,7 +204,7 @@ impl<C: Copy + Eq, S: BoundedService> PeerLines<C, S> {
 pub(crate) fn addresses(map: &ClusterMap, node: NodeId, other: NodeId) -> Vec<Address> {
     let host = map.node(node).map(|info| info.host.as_str());
     let Some(info) = map.node(other) else { return Vec::new() };
-    let same_host = host == Some(info.host.as_str());
+    let same_host = host.is_some_and(|host| is_same_host(host, &info.host));
     let parsed = info.addresses.iter().filter_map(|address| address.parse().ok());
     parsed
         .filter(|address| match address {

@@ -15,6 +15,7 @@ use samite_types::NodeId;
 use samite_wire::control::NodeReachability;
 use samite_wire::membership::AdminRequest;
 
+use super::upgrade;
 use crate::cluster::{ClusterTarget, local_process};
 use crate::failure::{CommandFailure, ExitCode, IoContext};
 use crate::health::loss_words;
@@ -74,6 +75,18 @@ pub enum NodeCommand {
         #[arg(long, value_name = "SECONDS", default_value_t = 60)]
         wait: u64,
     },
+    /// Restart nodes in turn by this build of samite, while programs work
+    ///
+    /// Ends a node in order and starts it again, once the others have whole copies of all that it holds. Programs see pauses, and no errors.
+    #[command(after_help = "Examples:\n  samite node upgrade\n  samite node upgrade 0 1")]
+    Upgrade {
+        /// Their numbers [default: all]
+        #[arg(value_parser = parse_node, value_name = "NODE")]
+        nodes: Vec<NodeId>,
+        /// Seconds to wait for a node to serve, and for copies to be whole
+        #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+        wait: u64,
+    },
 }
 
 /// The number of a node, as `2` or `n2`.
@@ -94,25 +107,26 @@ pub fn run(command: &NodeCommand, target: &ClusterTarget) -> Result<(), CommandF
         NodeCommand::Restart { node, renew, wait } => {
             restart(target, file, (*node, *renew), *wait)?
         }
+        NodeCommand::Upgrade { nodes, wait } => upgrade::upgrade(target, nodes, *wait)?,
     };
     let mut out = CommandOutput::new();
     out.line(line)?;
     out.finish()
 }
 
-fn entry(file: &ClusterFile, node: NodeId) -> Result<&NodeEntry, CommandFailure> {
+pub fn entry(file: &ClusterFile, node: NodeId) -> Result<&NodeEntry, CommandFailure> {
     file.nodes.iter().find(|entry| entry.node == node).ok_or_else(|| {
         let words = format!("cluster {}: it has no node {node}", file.cluster);
         CommandFailure::new(ExitCode::NotFound, words)
     })
 }
 
-fn living(entry: &NodeEntry) -> Option<NodeProcess> {
+pub fn living(entry: &NodeEntry) -> Option<NodeProcess> {
     NodeProcess::of(entry.process.as_ref()?)
 }
 
 /// Refuses to start a node of a store that was not started by `samite up --local`.
-fn check_local(file: &ClusterFile) -> Result<(), CommandFailure> {
+pub fn check_local(file: &ClusterFile) -> Result<(), CommandFailure> {
     if file.nodes.iter().all(|entry| entry.process.is_some()) {
         return Ok(());
     }
@@ -123,7 +137,7 @@ fn check_local(file: &ClusterFile) -> Result<(), CommandFailure> {
     Err(CommandFailure::new(ExitCode::Conflict, words))
 }
 
-fn client(target: &ClusterTarget, file: &ClusterFile) -> Result<Client, CommandFailure> {
+pub fn client(target: &ClusterTarget, file: &ClusterFile) -> Result<Client, CommandFailure> {
     Ok(target.connect_with(&file.nodes, None, &file.setup)?)
 }
 
@@ -141,7 +155,7 @@ fn add(target: &ClusterTarget, mut file: ClusterFile, wait: u64) -> Result<Strin
     Ok(line)
 }
 
-fn restart(
+pub fn restart(
     target: &ClusterTarget,
     mut file: ClusterFile,
     (node, renew): (NodeId, bool),
