@@ -3,7 +3,6 @@
 mod backend_spec;
 mod node_info;
 
-
 use samite_types::{
     ClientId, DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, TargetId, Term, Version,
 };
