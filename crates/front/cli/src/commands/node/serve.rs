@@ -235,6 +235,7 @@ fn setup(args: &ServeArgs, config: &NodeConfig) -> ClusterSetup {
         tcp: !config.listen.is_empty(),
         tls: !matches!(config.tls, TlsConfig::Off),
         coordinators: coordinators(args),
+        coordinator_urls: args.coordinator.iter().map(Address::to_string).collect(),
         is_founded: true,
         ..ClusterSetup::default()
     }
