@@ -195,6 +195,14 @@ pub enum ControlRequest {
     /// A step of a change of the cluster key, for the owner of the store. Reply:
     /// [`ControlReply::Keys`].
     ChangeKey(KeyStep),
+    /// The node's memory target is to hold so many bytes, from now on. Reply:
+    /// [`ControlReply::Ok`].
+    Resize {
+        /// Bytes.
+        memory_bytes: u64,
+    },
+    /// The node's wall clock. Reply: [`ControlReply::Clock`].
+    Clock,
 }
 
 /// Answers a [`ControlRequest`].
@@ -275,6 +283,11 @@ pub enum ControlReply {
     Ticket(IssuedTicket),
     /// The keys that count, after the step.
     Keys(KeyNumbers),
+    /// The node's wall clock.
+    Clock {
+        /// Microseconds since 1970-01-01 UTC.
+        wall_us: u64,
+    },
 }
 
 impl ControlReply {

@@ -387,6 +387,19 @@ impl Client {
         }
     }
 
+    /// Has the memory target of a node hold so many bytes from now on.
+    ///
+    /// # Errors
+    /// As [`Self::node_status`]; `Invalid`: it cannot be so large, or so small; `Conflict`: more is
+    /// in use; `Denied`: to users that do not run the node.
+    pub fn resize_node(&self, node: NodeId, memory_bytes: u64) -> Result<()> {
+        let request = ControlRequest::Resize { memory_bytes };
+        match self.ask_node(node, &request, self.deadline())? {
+            (_, ControlReply::Ok) => Ok(()),
+            (link, _) => Err(unexpected(&link, "another size")),
+        }
+    }
+
     /// How the cluster was set up, as the node was told at its start; empty: it was told nothing.
     ///
     /// # Errors

@@ -234,7 +234,11 @@ impl Coordinator {
                     self.presences.insert(info.node, NodePresence::heard_at(now));
                 }
                 data.states[index].reachability = NodeReachability::Online;
+                let is_resized = capacities(&data.nodes[index]) != capacities(&info);
                 data.nodes[index] = info;
+                if is_resized {
+                    self.plan(&data);
+                }
             }
             Err(index) => self.add_node(&mut data, index, info, now)?,
         }
@@ -389,6 +393,11 @@ impl Coordinator {
         self.joined.clear();
         Ok(())
     }
+}
+
+/// What the targets of a node can hold, each.
+fn capacities(info: &NodeInfo) -> Vec<u64> {
+    info.targets.iter().map(|target| target.capacity_bytes).collect()
 }
 
 /// Notes in `data` that the node was started again, and is `info` now.

@@ -80,9 +80,9 @@ fn wait(what: &str, host: &TestHost, is_so: impl Fn(&serde_json::Value) -> bool)
 
 /// Nodes that the cluster counts on, and whether all copies are whole and where they should be.
 fn is_whole(status: &serde_json::Value, nodes: usize) -> bool {
-    let online = status["nodes"].as_array().is_some_and(|all| {
-        all.iter().filter(|node| node["state"] == "online").count() == nodes
-    });
+    let online = status["nodes"]
+        .as_array()
+        .is_some_and(|all| all.iter().filter(|node| node["state"] == "online").count() == nodes);
     let groups = status["groups"].as_array();
     online
         && status["health"] == "OK"
@@ -139,7 +139,7 @@ fn nodes_on_other_hosts_are_added_drained_and_removed() {
         status["nodes"][3]["status"]["records"].as_u64().is_some_and(|records| records > 0)
     };
     wait("its share", d, holds);
-    let said = a.fails(5, trio(&["node", "remove", "3"]));
+    let said = a.fails(1, trio(&["node", "remove", "3"]));
     assert!(said.contains("drain it first"), "{said}");
     for host in [a, d, e] {
         assert_eq!(host.ok(&sum), expected);
@@ -213,7 +213,7 @@ fn a_host_that_was_killed_comes_back_and_is_brought_up_to_date() {
     c.shell("rm -r /run/samite/trio");
     assert_eq!(write("second"), expected, "writes go on");
     let said = a.fails(5, trio(&["node", "restart", "2"]));
-    assert!(said.contains("`samite node restart 2 --host c`"), "{said}");
+    assert!(said.contains("`samite node restart n2 --host c`"), "{said}");
     let said = launched(&all, 0, &["node", "restart", "2", "--host", "c"]);
     assert!(said.starts_with("cluster trio: n2 on c (10.77.0.3:"), "{said}");
     assert!(said.contains("is back") && !said.contains("lost"), "{said}");

@@ -71,7 +71,10 @@ fn a_node_that_is_held_back_gets_nothing_until_it_is_used() {
         cluster.coordinator.admin_request(NodeId(node), AdminRequest::Invite).unwrap();
         cluster.coordinator.admin_request(NodeId(node), then).unwrap();
     }
-    assert_eq!(cluster.coordinator.join(node(4, "tcp://h:1"), cluster.now).unwrap_err().kind(), ErrorKind::Exists);
+    assert_eq!(
+        cluster.coordinator.join(node(4, "tcp://h:1"), cluster.now).unwrap_err().kind(),
+        ErrorKind::Exists
+    );
     cluster.join(5);
     assert!(!cluster.map().state(NodeId(5)).unwrap().is_draining);
 }

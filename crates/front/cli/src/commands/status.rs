@@ -8,7 +8,7 @@ use samite_launch::{local, mounts, node_life};
 use samite_placement::ClusterMap;
 use samite_types::{NodeId, Redundancy, Result as SamiteResult, human_bytes};
 use samite_wire::control::{NodeReachability, NodeState};
-use samite_wire::status::{NodeMetrics, NodeStatus};
+use samite_wire::status::{ClockDifference, NodeMetrics, NodeStatus};
 
 use crate::cluster::{ClusterTarget, FILES_DATASET};
 use crate::failure::{CommandFailure, ExitCode};
@@ -388,6 +388,10 @@ fn table(
         }
     }
     for (entry, answer) in answers {
+        let clock = answer.as_ref().ok().and_then(|status| status.clock);
+        if let Some(clock) = clock.filter(|clock| clock.certain_us() >= ClockDifference::LARGE_US) {
+            out.line(clock.words(entry.node))?;
+        }
         for target in answer.iter().flat_map(|status| &status.targets) {
             out.line(format!(
                 "node {}: target {} holds {} of {}",

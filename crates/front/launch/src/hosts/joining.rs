@@ -75,7 +75,12 @@ impl JoiningHosts {
     ///
     /// # Errors
     /// As of [`HostSession::answer`]: a host that fails is named, with the cause.
-    pub fn ask(&mut self, map: &ClusterMap, until: Instant, interrupted: &AtomicBool) -> Result<()> {
+    pub fn ask(
+        &mut self,
+        map: &ClusterMap,
+        until: Instant,
+        interrupted: &AtomicBool,
+    ) -> Result<()> {
         let plan = &self.plan;
         for (host, node) in &plan.hosts {
             let told = HostPlan {
@@ -96,7 +101,8 @@ impl JoiningHosts {
                     self.places.push(JoiningPlace { session, node, identity, before });
                 }
                 other => {
-                    let error = other.map_or_else(|error| error, |answer| session.unexpected(&answer));
+                    let error =
+                        other.map_or_else(|error| error, |answer| session.unexpected(&answer));
                     self.asked.push_back((session, node));
                     return Err(error);
                 }
@@ -247,7 +253,8 @@ pub fn coordinators(setup: &ClusterSetup, map: &ClusterMap) -> Result<Vec<String
         let is_network = |url: &&String| url.starts_with("tcp://") || url.starts_with("tls://");
         info.addresses.iter().find(is_network).cloned()
     };
-    let mut others = map.nodes().iter().filter(|info| info.node.get() >= founders).filter_map(network);
+    let mut others =
+        map.nodes().iter().filter(|info| info.node.get() >= founders).filter_map(network);
     let of = |(url, number): (&String, u32)| match map.node(NodeId(number)) {
         Some(_) => url.clone(),
         None => others.next().unwrap_or_else(|| url.clone()),

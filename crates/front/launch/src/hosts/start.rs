@@ -145,8 +145,8 @@ impl<'a> HostDirectory<'a> {
         plan: &HostPlan,
         keys: &ClusterKeys,
     ) -> Result<(ClusterLock, Self)> {
-        let is_known = plan.joins.is_some()
-            && dir.read_keys().is_ok_and(|known| known.id() == keys.id());
+        let is_known =
+            plan.joins.is_some() && dir.read_keys().is_ok_and(|known| known.id() == keys.id());
         if is_known && let Some(lock) = local::lock(dir, LOCK_TIMEOUT)? {
             return Ok((lock, Self { dir, remains: DirectoryRemains::All }));
         }

@@ -59,6 +59,7 @@ impl ShardService {
             | ControlRequest::Metrics
             | ControlRequest::Events { .. }
             | ControlRequest::Clients
+            | ControlRequest::Clock
             | ControlRequest::Setup => self.tell(&asked).map(Some),
             request @ (ControlRequest::ReadLog { .. } | ControlRequest::SetLogFilter { .. }) => {
                 self.log_asked(peer, to, request).map(|()| None)
@@ -72,6 +73,9 @@ impl ShardService {
                 Err(denied(peer, format_args!("stop {}", self.shared.node)))
             }
             ControlRequest::Shutdown => Ok(Some(self.shutdown_asked())),
+            ControlRequest::Resize { memory_bytes } => {
+                self.resize_asked(peer, to, memory_bytes).map(|()| None)
+            }
             ControlRequest::Watch { node, known } => {
                 membership_permitted(peer, &asked).and_then(|()| self.watch(to, node, known, out))
             }
@@ -112,6 +116,7 @@ impl ShardService {
         Ok(match asked {
             ControlRequest::Status => ControlReply::Status(shared.status()),
             ControlRequest::Metrics => ControlReply::Metrics(shared.node_metrics()),
+            ControlRequest::Clock => ControlReply::Clock { wall_us: shared.clocks.wall_us() },
             ControlRequest::Setup => ControlReply::Setup(shared.setup.clone()),
             ControlRequest::Events { after } => {
                 let (incarnation, events) = (shared.incarnation, shared.events.since(*after));
@@ -130,6 +135,14 @@ impl ShardService {
             return Err(denied(peer, format_args!("have the log of {}", self.shared.node)));
         }
         self.shared.work(WorkerJob::Log { request, to })
+    }
+
+    /// Another size of the memory target: the worker sees to it.
+    fn resize_asked(&self, peer: &ConnectionPeer, to: ReplyTo, memory_bytes: u64) -> Result<()> {
+        if !is_trusted(peer) {
+            return Err(denied(peer, format_args!("change the memory of {}", self.shared.node)));
+        }
+        self.shared.work(WorkerJob::Resize { memory_bytes, to })
     }
 
     fn shutdown_asked(&self) -> ControlReply {

@@ -3,8 +3,8 @@
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::{Duration, Instant};
 
-use samite_client::{Client, ClusterKeys};
 use samite_client::runtime::{ClusterDir, ClusterFile, NodeEntry};
+use samite_client::{Client, ClusterKeys};
 use samite_launch::local;
 use samite_transport::Address;
 use samite_types::Error;
@@ -77,8 +77,7 @@ pub struct RemovedNode {
 impl RemovedNode {
     /// It, if it answers.
     pub fn find(target: &ClusterTarget, entry: &NodeEntry) -> Option<Self> {
-        let client =
-            target.connect_to(std::slice::from_ref(entry), Some(ASK_FAR_TIMEOUT)).ok()?;
+        let client = target.connect_to(std::slice::from_ref(entry), Some(ASK_FAR_TIMEOUT)).ok()?;
         Some(Self { entry: entry.clone(), client, listens: open_places(entry) })
     }
 
@@ -93,7 +92,9 @@ impl RemovedNode {
         match wait_gone(&self.listens, Instant::now() + STOP_FAR_TIMEOUT) {
             PlaceState::Gone => Ok(()),
             PlaceState::Listens => Err(format!("{} has not ended", called(entry))),
-            PlaceState::Unreachable(why) => Err(format!("{} cannot be reached: {why}", called(entry))),
+            PlaceState::Unreachable(why) => {
+                Err(format!("{} cannot be reached: {why}", called(entry)))
+            }
         }
     }
 }

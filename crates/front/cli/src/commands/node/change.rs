@@ -13,8 +13,8 @@ use samite_launch::node_life;
 use samite_launch::process::{self, NodeProcess};
 use samite_placement::{ClusterMap, PartitionLoss};
 use samite_transport::host::label_of;
-use samite_types::NodeId;
-use samite_wire::control::NodeReachability;
+use samite_types::{NodeId, human_bytes};
+use samite_wire::control::{NodeInfo, NodeReachability};
 use samite_wire::membership::AdminRequest;
 
 use super::far;
@@ -23,6 +23,7 @@ use crate::commands::down::asked;
 use crate::failure::{CommandFailure, ExitCode};
 use crate::health::loss_words;
 use crate::output::CommandOutput;
+use crate::size::parse_size;
 
 /// How long another command that works on the cluster is waited for.
 pub const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -67,8 +68,20 @@ pub enum NodeCommand {
         #[arg(long)]
         force: bool,
     },
+    /// Have the memory of a node hold more records, or fewer, while it serves
+    #[command(after_help = "Example:\n  samite node resize 1 16G")]
+    Resize {
+        /// Its number
+        #[arg(value_parser = parse_node)]
+        node: NodeId,
+        /// Memory for records from now on
+        #[arg(value_name = "SIZE", value_parser = parse_size)]
+        memory: u64,
+    },
     /// Start a dead node again, with the same number and directory
-    #[command(after_help = "Examples:\n  samite node restart 1\n  samite node restart 1 --renew\n  samite node restart 1 --host b")]
+    #[command(
+        after_help = "Examples:\n  samite node restart 1\n  samite node restart 1 --renew\n  samite node restart 1 --host b"
+    )]
     Restart {
         /// Its number
         #[arg(value_parser = parse_node)]
@@ -101,6 +114,7 @@ pub fn run(command: &NodeCommand, target: &ClusterTarget) -> Result<(), CommandF
             let name = host.host()?;
             name.map(|name| far::restart(host, name, target, (*node, *wait))).transpose()?
         }
+        NodeCommand::Resize { node, memory } => Some(resize(target, *node, *memory)?),
         NodeCommand::Drain { .. } | NodeCommand::Remove { .. } => None,
     };
     let mut out = CommandOutput::new();
@@ -118,9 +132,19 @@ pub fn run(command: &NodeCommand, target: &ClusterTarget) -> Result<(), CommandF
         NodeCommand::Restart { node, renew, wait, .. } => {
             restart(target, file, (*node, *renew), *wait)?
         }
+        NodeCommand::Resize { .. } => return out.finish(),
     };
     out.line(line)?;
     out.finish()
+}
+
+fn resize(target: &ClusterTarget, node: NodeId, memory: u64) -> Result<String, CommandFailure> {
+    let file = target.cluster_file()?;
+    let client = client(target, &file)?;
+    let before = client.node_status(node)?.capacity_bytes;
+    client.resize_node(node, memory)?;
+    let (now, before) = (human_bytes(memory), human_bytes(before));
+    Ok(format!("cluster {}: {node} holds {now} from now on, {before} before", file.cluster))
 }
 
 /// The node, as the description on this host has it, or else the cluster map.
@@ -217,7 +241,7 @@ fn restart(
         Ok(client) => start(target, &file, client, node, wait),
         // No node lives that one could ask; then it cannot serve without the others, and is not
         // waited for.
-        Err(_) => start_process(target, &file, node)
+        Err(_) => start_process(target, &file, (node, None))
             .map(|entry| StartedNode { entry, losses: Vec::new() }),
     };
     let StartedNode { entry: fresh, losses } = fresh.map_err(|failure| {
@@ -290,19 +314,20 @@ fn set_aside(
     Ok(aside::set_aside(durable, node)?)
 }
 
-/// Starts the process of `node`.
+/// Starts the process of `node`, with the memory that it had if it is `known` to the cluster.
 fn start_process(
     target: &ClusterTarget,
     file: &ClusterFile,
-    node: NodeId,
+    (node, known): (NodeId, Option<&NodeInfo>),
 ) -> Result<NodeEntry, CommandFailure> {
     let socket = target.dir.socket_path(node)?;
+    let mut setup = file.setup.clone();
+    if let Some(memory) = known.and_then(|info| info.targets.first()) {
+        setup.memory_bytes = memory.capacity_bytes;
+    }
     let child = match is_local(file) {
-        true => spawn::node(&target.dir, &file.setup, node)?,
-        false => {
-            let places = network_places(file, node)?;
-            spawn::far_node(&target.dir, &file.setup, node, &places)?
-        }
+        true => spawn::node(&target.dir, &setup, node)?,
+        false => spawn::far_node(&target.dir, &setup, node, &network_places(file, node)?)?,
     };
     let pid = child.id();
     let start_ticks = process::start_ticks(pid)
@@ -339,7 +364,7 @@ fn start(
 ) -> Result<StartedNode, CommandFailure> {
     let first = client.refresh_map()?;
     let before = first.node(node).map(|info| info.incarnation);
-    let mut entry = start_process(target, file, node)?;
+    let mut entry = start_process(target, file, (node, first.node(node)))?;
     let until = Instant::now() + Duration::from_secs(wait);
     loop {
         let Some(process) = living(&entry) else {

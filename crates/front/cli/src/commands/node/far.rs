@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use samite_client::Client;
-use samite_client::runtime::{ClusterFile, NodeEntry};
+use samite_client::runtime::{ClusterFile, ClusterSetup, NodeEntry};
 use samite_launch::hosts::joining::{JoinPlan, JoiningHosts, coordinators};
 use samite_launch::hosts::{JoinKind, list};
 use samite_launch::local;
@@ -65,7 +65,9 @@ impl AddedHostsArgs {
         }
         if self.host.is_empty() {
             return match self.memory {
-                Some(_) => Err(CommandFailure::usage("--memory: for nodes on other hosts (--host)")),
+                Some(_) => {
+                    Err(CommandFailure::usage("--memory: for nodes on other hosts (--host)"))
+                }
                 None => Ok(Vec::new()),
             };
         }
@@ -205,7 +207,8 @@ fn bring_in(
 }
 
 fn on_host(info: &NodeInfo) -> String {
-    let at = network_place(info).map_or_else(String::new, |(host, port)| format!(" ({host}:{port})"));
+    let at =
+        network_place(info).map_or_else(String::new, |(host, port)| format!(" ({host}:{port})"));
     format!("{} on {}{at}", info.node, label_of(&info.host))
 }
 
@@ -238,7 +241,14 @@ pub fn restart(
     let hosts = vec![(host, node)];
     let plan = cluster.plan(target, (hosts, JoinKind::Restarted), (&args.far, port))?;
     let interrupted = on_stop()?;
-    let mut joining = JoiningHosts::new(plan);
+    let mut joining = JoiningHosts::new(JoinPlan {
+        // As much as it held last.
+        setup: ClusterSetup {
+            memory_bytes: before.targets.first().map_or(0, |target| target.capacity_bytes),
+            ..plan.setup.clone()
+        },
+        ..plan
+    });
     joining.ask(&cluster.map, until, &interrupted)?;
     joining.start(until, &interrupted)?;
     // What it has from before may count at once, so it stays from here on.

@@ -207,6 +207,7 @@ fn config(
         key_file: Some(dir.key_path()),
         ticket_socket: args.shared.clone(),
         memory_bytes: memory(args)?,
+        clock_ahead_us: 0,
         shards: args.shards,
         coordinator: coordinator(args, dir)?,
         timing: ClusterTiming::DEFAULT,
