@@ -34,7 +34,7 @@ use crate::submission;
 /// First bytes of an arena.
 pub const MAGIC: [u8; 8] = *b"SMTarena";
 /// Version of this layout.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 /// Most shards of a node.
 pub const SHARDS_MAX: usize = 64;
 /// Where the generation table begins, in bytes.
@@ -61,6 +61,7 @@ pub struct ArenaHeader {
     block_count: U32,
     shards: U32,
     blocks_offset: U64,
+    table_blocks: U32,
 }
 
 /// Bytes of an [`ArenaHeader`].
@@ -70,6 +71,8 @@ pub const HEADER_LEN: usize = size_of::<ArenaHeader>();
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaLayout {
     block_count: u32,
+    /// So many blocks the look-up table is made for.
+    table_blocks: u32,
     shards: u32,
 }
 
@@ -84,10 +87,22 @@ impl ArenaLayout {
         }
         match u32::try_from(shards) {
             Ok(shards) if shards >= 1 && shards <= SHARDS_MAX as u32 => {
-                Ok(Self { block_count, shards })
+                Ok(Self { block_count, table_blocks: block_count, shards })
             }
             _ => Err(WireError::OverLimit("arena shard count")),
         }
+    }
+
+    /// The same with room for `block_count` blocks, of which the last ones are not used yet. The
+    /// look-up table stays as it is.
+    ///
+    /// # Errors
+    /// [`WireError::OverLimit`]: too many blocks, or fewer than before.
+    pub fn with_room(self, block_count: u32) -> Result<Self, WireError> {
+        if block_count < self.block_count || block_count > BLOCK_COUNT_MAX {
+            return Err(WireError::OverLimit("arena block count"));
+        }
+        Ok(Self { block_count, ..self })
     }
 
     /// Reads the layout from the first [`HEADER_LEN`] bytes of an arena whose file has `file_len` bytes.
@@ -103,7 +118,8 @@ impl ArenaLayout {
         if header.version.get() != VERSION || header.block_len.get() as usize != BLOCK_LEN {
             return Err(WireError::Unknown("arena version"));
         }
-        let layout = Self::new(header.block_count.get(), header.shards.get() as usize)?;
+        let layout = Self::new(header.table_blocks.get(), header.shards.get() as usize)?
+            .with_room(header.block_count.get())?;
         let agrees = header.total_len.get() == layout.total_len()
             && header.blocks_offset.get() == layout.blocks_offset()
             && file_len >= layout.total_len();
@@ -121,6 +137,7 @@ impl ArenaLayout {
             block_count: self.block_count.into(),
             shards: self.shards.into(),
             blocks_offset: self.blocks_offset().into(),
+            table_blocks: self.table_blocks.into(),
         }
     }
 
@@ -159,7 +176,7 @@ impl ArenaLayout {
     /// Slots of each part of the look-up table: a power of two.
     #[must_use]
     pub const fn lookup_part_slots(&self) -> u32 {
-        part_slots_for(self.block_count as u64 * BLOCK_LEN as u64, self.shards)
+        part_slots_for(self.table_blocks as u64 * BLOCK_LEN as u64, self.shards)
     }
 
     /// Buckets of the index of each part of the look-up table: a power of two.

@@ -27,7 +27,7 @@ use std::time::Duration;
 use samite_types::{ClientId, Epoch, Error, ErrorKind, Result, ShardId, Version};
 use samite_wire::limits::BLOCK_LEN;
 
-use crate::layout::ArenaLayout;
+use crate::layout::{ArenaLayout, BLOCK_COUNT_MAX};
 use crate::lookup::{ALIVE_OFFSET, RecordId, VALID_ALWAYS};
 
 pub use extent::{ArenaExtent, ExtentChange};
@@ -83,8 +83,11 @@ impl ExclusiveLock {
 
 /// The capacity to which blocks are charged: that of the target whose values they keep.
 pub trait BlockQuota: Send + Sync {
-    /// Bytes that the target can hold.
+    /// Bytes that the target can hold now.
     fn capacity(&self) -> u64;
+
+    /// Bytes that it can be made to hold while it is used.
+    fn maximum(&self) -> u64;
 
     /// Bytes that are free for changes that need more space.
     fn free(&self) -> u64;
@@ -113,12 +116,27 @@ pub struct Arena {
 #[derive(Debug, Default)]
 struct FreeBlocks {
     freed: Vec<u32>,
+    /// Blocks below `next` that nobody gets while the target is as small as it is.
+    retired: Vec<u32>,
     /// The first block that was never used.
     next: u32,
 }
 
+/// Bytes of memory that the machine has.
+#[must_use]
+pub fn machine_memory() -> u64 {
+    let system = rustix::system::sysinfo();
+    (system.totalram as u64).saturating_mul(u64::from(system.mem_unit.max(1)))
+}
+
+/// Whole blocks in a capacity.
+fn blocks_in(bytes: u64) -> u32 {
+    u32::try_from(bytes / BLOCK_CHARGE).unwrap_or(u32::MAX)
+}
+
 impl Arena {
     /// An arena for as many bytes as `quota` has capacity, with a part for each of `shards` shards.
+    /// The file is as long as its maximum; pages beyond the capacity are not taken.
     ///
     /// # Errors
     /// `Invalid`: less than [`CAPACITY_MIN`], more than the machine's memory, or too many shards; `Io`: the operating system refused.
@@ -130,18 +148,19 @@ impl Arena {
         if capacity_bytes < CAPACITY_MIN {
             return Err(refuse(format!("the least is {CAPACITY_MIN} B")));
         }
-        let system = rustix::system::sysinfo();
-        let memory = (system.totalram as u64).saturating_mul(u64::from(system.mem_unit.max(1)));
+        let memory = machine_memory();
         if capacity_bytes > memory {
             return Err(refuse(format!("the machine has {memory} B")));
         }
-        let blocks = u32::try_from(capacity_bytes / BLOCK_CHARGE)
-            .map_err(|_| refuse("too many blocks".into()))?;
-        let layout = ArenaLayout::new(blocks, shards).map_err(|error| refuse(error.to_string()))?;
+        let blocks = blocks_in(capacity_bytes);
+        let room = blocks_in(quota.maximum()).clamp(blocks, BLOCK_COUNT_MAX.max(blocks));
+        let layout = ArenaLayout::new(blocks, shards).and_then(|layout| layout.with_room(room));
+        let layout = layout.map_err(|error| refuse(error.to_string()))?;
         let mapping = Arc::new(ArenaMapping::create(&layout)?);
         let lookup_table = LookupTable::new(Arc::clone(&mapping), &layout);
         let submission_queues = SubmissionQueues::new(Arc::clone(&mapping), &layout);
-        let populator = ArenaPopulator::start(Arc::clone(&mapping), &layout);
+        let end = layout.blocks_offset() + u64::from(blocks) * BLOCK_CHARGE;
+        let populator = ArenaPopulator::start(Arc::clone(&mapping), &layout, end);
         Ok(Arc::new(Self {
             mapping,
             layout,
@@ -351,6 +370,37 @@ impl Arena {
     #[must_use]
     pub fn populated(&self) -> u64 {
         self.populator.populated().min(self.quota.capacity())
+    }
+
+    /// Blocks that the target has room for now.
+    #[must_use]
+    pub fn block_limit(&self) -> u32 {
+        blocks_in(self.quota.capacity()).min(self.layout.block_count())
+    }
+
+    /// The target holds another number of bytes from now on, by its quota. Where it holds less, the
+    /// pages of blocks that nobody has go back to the system; where it holds more, pages are put in
+    /// place in the background. Not to be called by two threads at once.
+    pub fn resize(&self) {
+        let limit = self.block_limit();
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let usable = free.next - free.retired.len() as u32;
+        let back = (limit.saturating_sub(usable) as usize).min(free.retired.len());
+        let left = free.retired.len() - back;
+        let returned = free.retired.split_off(left);
+        free.freed.extend(returned);
+        // Those that were freed first: their bytes are in no cache any more.
+        let excess = (usable.saturating_sub(limit) as usize).min(free.freed.len());
+        let retired: Vec<u32> = free.freed.drain(..excess).collect();
+        free.retired.extend(&retired);
+        let unused = free.next.max(limit);
+        drop(free);
+        for block in retired {
+            self.populator.release(block, self.block_offset(block));
+        }
+        let first = self.layout.blocks_offset();
+        let end = first + u64::from(limit) * BLOCK_CHARGE;
+        self.populator.set_end(end, first + u64::from(unused) * BLOCK_CHARGE);
     }
 
     /// Whether there is room for as much as clients can submit.

@@ -99,6 +99,7 @@ registry! {
     GaugeMetric UPTIME: "samite_uptime_seconds", Seconds, Sum, Stable, ALONE, "Time since the process started.";
     GaugeMetric MAP_EPOCH: "samite_map_epoch", Count, Sum, Stable, ALONE, "Epoch of the cluster map that the node has.";
     GaugeMetric LEADS: "samite_coordinator_leads", Count, Sum, Stable, ALONE, "1 while the coordinator instance in this node leads, else 0.";
+    GaugeMetric CLOCK_SKEW: "samite_clock_skew_seconds", Seconds, Sum, Stable, ALONE, "Largest difference found between the wall clock of this node and that of a node with a coordinator, ahead or behind.";
     GaugeMetric CONNECTIONS: "samite_connections", Count, Sum, Stable, ALONE, "Connections open.";
     GaugeMetric CLIENTS: "samite_clients", Count, Sum, Stable, ALONE, "Processes that have connections open and are no nodes; one that asks for this counts, too.";
     GaugeMetric CLIENT_LINKS: "samite_client_links", Count, Sum, Stable, TRANSPORTS, "Connections open that clients have made, by how bytes travel.";

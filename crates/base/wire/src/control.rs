@@ -4,7 +4,8 @@ mod backend_spec;
 mod node_info;
 
 use samite_types::{
-    ClientId, DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, TargetId, Term, Version,
+    ClientId, DatasetId, Epoch, Error, ErrorKind, NodeId, PartitionId, Redundancy, Result,
+    TargetId, Term, Version,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -15,7 +16,7 @@ use crate::events::{LogPart, NodeEvents};
 use crate::limits::BODY_LEN_MAX;
 use crate::lock::{KnownLock, LockAnswer, LockOwner, LockRequest};
 use crate::membership::{AdminRequest, Heartbeat, LeaderAddress, MemberReport, NodeLease};
-use crate::status::{NodeMetrics, NodeStatus};
+use crate::status::{ClockDifference, NodeMetrics, NodeStatus};
 use crate::ticket::{IssuedTicket, KeyNumbers, KeyStep};
 pub use backend_spec::{BackendSpec, MEMORY_BACKEND, NULL_BACKEND};
 pub use node_info::{NodeInfo, TargetInfo, incarnation_at};
@@ -195,6 +196,38 @@ pub enum ControlRequest {
     /// A step of a change of the cluster key, for the owner of the store. Reply:
     /// [`ControlReply::Keys`].
     ChangeKey(KeyStep),
+    /// The node's memory target is to hold so many bytes, from now on. Reply:
+    /// [`ControlReply::Ok`].
+    Resize {
+        /// Bytes.
+        memory_bytes: u64,
+    },
+    /// The node's wall clock. Reply: [`ControlReply::Clock`].
+    Clock,
+    /// By how much that differs from those of coordinators' nodes at most. Reply:
+    /// [`ControlReply::ClockDifference`].
+    ClockDifference,
+}
+
+impl ControlRequest {
+    /// The oldest [version](crate::hello) of the protocol that has this request.
+    #[must_use]
+    pub const fn since(&self) -> u8 {
+        match self {
+            Self::Events { .. }
+            | Self::ReadLog { .. }
+            | Self::SetLogFilter { .. }
+            | Self::Setup
+            | Self::Clients
+            | Self::IssueTicket { .. }
+            | Self::RenewTicket
+            | Self::ChangeKey(_)
+            | Self::Resize { .. }
+            | Self::Clock
+            | Self::ClockDifference => 4,
+            _ => 3,
+        }
+    }
 }
 
 /// Answers a [`ControlRequest`].
@@ -275,6 +308,13 @@ pub enum ControlReply {
     Ticket(IssuedTicket),
     /// The keys that count, after the step.
     Keys(KeyNumbers),
+    /// The node's wall clock.
+    Clock {
+        /// Microseconds since 1970-01-01 UTC.
+        wall_us: u64,
+    },
+    /// By how much it differs from others; `None`: it was not compared yet.
+    ClockDifference(Option<ClockDifference>),
 }
 
 impl ControlReply {
@@ -282,6 +322,20 @@ impl ControlReply {
     #[must_use]
     pub fn failed(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self::Failed { kind: kind.code(), message: message.into() }
+    }
+
+    /// The answer, or the failure that it is.
+    ///
+    /// # Errors
+    /// Those of [`Self::Failed`].
+    pub fn checked(self) -> Result<Self> {
+        match self {
+            Self::Failed { kind, message } => {
+                let kind = ErrorKind::from_code(kind).unwrap_or(ErrorKind::Internal);
+                Err(Error::new(kind, message))
+            }
+            reply => Ok(reply),
+        }
     }
 }
 
@@ -539,7 +593,7 @@ pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
 ///
 /// # Errors
 /// [`WireError`]: too long, malformed, or bytes left over.
-pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, WireError> {
     if bytes.len() > BODY_LEN_MAX {
         return Err(WireError::OverLimit("control message"));
     }

@@ -10,7 +10,7 @@ pub const LOG_PART_LEN_MAX: usize = 256 << 10;
 /// Longest log filter, in bytes.
 pub const LOG_FILTER_LEN_MAX: usize = 1024;
 
-/// The kinds of events. All but the last three follow from the cluster map, which all nodes have.
+/// The kinds of events. All but the last five follow from the cluster map, which all nodes have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EventKind {
@@ -42,6 +42,10 @@ pub enum EventKind {
     TargetFree,
     /// Changes were refused for want of space, for the first time in a minute.
     SpaceRefused,
+    /// The clock of a node differs from that of a coordinator's node by more than a second.
+    ClockSkew,
+    /// It does not any more.
+    ClockRight,
 }
 
 impl EventKind {
@@ -63,13 +67,22 @@ impl EventKind {
             Self::TargetFull => "target-full",
             Self::TargetFree => "target-free",
             Self::SpaceRefused => "space-refused",
+            Self::ClockSkew => "clock-skew",
+            Self::ClockRight => "clock-right",
         }
     }
 
     /// Only the node that it is about knows of it.
     #[must_use]
     pub const fn is_of_one_node(self) -> bool {
-        matches!(self, Self::TargetFull | Self::TargetFree | Self::SpaceRefused)
+        matches!(
+            self,
+            Self::TargetFull
+                | Self::TargetFree
+                | Self::SpaceRefused
+                | Self::ClockSkew
+                | Self::ClockRight
+        )
     }
 }
 

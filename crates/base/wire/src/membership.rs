@@ -97,4 +97,6 @@ pub enum AdminRequest {
         /// It will not come back.
         force: bool,
     },
+    /// Let it join, and give it nothing before [`Self::Undrain`].
+    Invite,
 }

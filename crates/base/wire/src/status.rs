@@ -73,6 +73,36 @@ pub struct NodeStatus {
     pub targets: Vec<TargetStatus>,
 }
 
+/// By how much the wall clock of a node differs from that of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockDifference {
+    /// The other node.
+    pub from: NodeId,
+    /// So many microseconds it is ahead of that; less than 0: behind.
+    pub ahead_us: i64,
+    /// The true difference lies so many microseconds away at most.
+    pub error_us: u64,
+}
+
+impl ClockDifference {
+    /// From so many microseconds on, it is told.
+    pub const LARGE_US: u64 = 1_000_000;
+
+    /// What it says of `node`, in words.
+    #[must_use]
+    pub fn words(&self, node: NodeId) -> String {
+        let how = if self.ahead_us < 0 { "behind" } else { "ahead of" };
+        let seconds = self.ahead_us.unsigned_abs() as f64 / 1e6;
+        format!("{node}: its clock is {seconds:.1} s {how} that of {}", self.from)
+    }
+
+    /// The least that it can be, in microseconds.
+    #[must_use]
+    pub const fn certain_us(&self) -> u64 {
+        self.ahead_us.unsigned_abs().saturating_sub(self.error_us)
+    }
+}
+
 /// How full a target is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetStatus {

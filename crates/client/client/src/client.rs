@@ -6,19 +6,16 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
 use samite_placement::{ClusterMap, check_dataset_spec};
-use samite_transport::client::{NodeLink, OutgoingRequest};
+use samite_transport::client::NodeLink;
 use samite_transport::{Address, Credential};
 use samite_types::{
     ClientId, DatasetId, Deadline, Epoch, Error, ErrorKind, NodeId, PartitionId, Result,
 };
-use samite_wire::control::{
-    ControlReply, ControlRequest, DatasetSpec, LostRecords, PartitionCopy, decode, encode,
-};
+use samite_wire::control::{ControlReply, ControlRequest, DatasetSpec, LostRecords, PartitionCopy};
 use samite_wire::events::{LogPart, NodeEvents};
-use samite_wire::frame::FrameKind;
 use samite_wire::limits::SETUP_LEN_MAX;
 use samite_wire::membership::AdminRequest;
-use samite_wire::status::{NodeMetrics, NodeStatus};
+use samite_wire::status::{ClockDifference, NodeMetrics, NodeStatus};
 
 use crate::config::transport_from_env;
 use crate::credential_slot::CredentialSlot;
@@ -290,6 +287,18 @@ impl Client {
         }
     }
 
+    /// By how much the wall clock of one node differs from those of coordinators' nodes at most;
+    /// `None`: it was not compared yet.
+    ///
+    /// # Errors
+    /// As [`Self::node_status`]. `Unsupported`: a node of an older version.
+    pub fn clock_difference(&self, node: NodeId) -> Result<Option<ClockDifference>> {
+        match self.ask_node(node, &ControlRequest::ClockDifference, self.deadline())? {
+            (_, ControlReply::ClockDifference(clock)) => Ok(clock),
+            (link, _) => Err(unexpected(&link, "its clock")),
+        }
+    }
+
     /// All metrics of one node.
     ///
     /// # Errors
@@ -387,6 +396,19 @@ impl Client {
         }
     }
 
+    /// Has the memory target of a node hold so many bytes from now on.
+    ///
+    /// # Errors
+    /// As [`Self::node_status`]; `Invalid`: it cannot be so large, or so small; `Conflict`: more is
+    /// in use; `Denied`: to users that do not run the node.
+    pub fn resize_node(&self, node: NodeId, memory_bytes: u64) -> Result<()> {
+        let request = ControlRequest::Resize { memory_bytes };
+        match self.ask_node(node, &request, self.deadline())? {
+            (_, ControlReply::Ok) => Ok(()),
+            (link, _) => Err(unexpected(&link, "another size")),
+        }
+    }
+
     /// How the cluster was set up, as the node was told at its start; empty: it was told nothing.
     ///
     /// # Errors
@@ -457,19 +479,7 @@ impl Client {
         deadline: Deadline,
     ) -> Result<ControlReply> {
         count(&self.shared.counters.controls, 1);
-        let body = encode(request);
-        let outgoing = OutgoingRequest { kind: FrameKind::Control, body: &body, payload: &[] };
-        let reply = link.call(outgoing, deadline, |reply| match reply.kind() {
-            FrameKind::ControlReply => decode(reply.body()).map_err(Error::from),
-            _ => Err(unexpected(link, "a control request")),
-        })??;
-        match reply {
-            ControlReply::Failed { kind, message } => Err(Error::new(
-                ErrorKind::from_code(kind).unwrap_or(ErrorKind::Internal),
-                format!("{}: {message}", link.node()),
-            )),
-            reply => Ok(reply),
-        }
+        link.control(request, deadline)?.checked().map_err(|error| error.context(link.node()))
     }
 
     /// Counts of messages that this client has sent and received, all clones together.

@@ -4,12 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
-use samite_transport::client::{NodeLink, OutgoingRequest};
+use samite_transport::client::NodeLink;
 use samite_transport::ticket::UserTicket;
 use samite_transport::{Address, Credential, TlsAuthorities};
 use samite_types::{ClientId, Clock, Deadline, Error, ErrorKind, Result, SystemClock};
-use samite_wire::control::{ControlReply, ControlRequest, decode, encode};
-use samite_wire::frame::FrameKind;
+use samite_wire::control::{ControlReply, ControlRequest};
 use samite_wire::ticket::{IssuedTicket, TicketClaims};
 
 use crate::runtime::ClusterDir;
@@ -155,10 +154,8 @@ fn ask_for_renewed(
     link: &NodeLink,
     deadline: Deadline,
 ) -> Result<(IssuedTicket, UserTicket)> {
-    let body = encode(&ControlRequest::RenewTicket);
-    let request = OutgoingRequest { kind: FrameKind::Control, body: &body, payload: &[] };
-    let reply = link.call(request, deadline, |reply| decode::<ControlReply>(reply.body()))??;
-    match reply {
+    let reply = link.control(&ControlRequest::RenewTicket, deadline)?.checked();
+    match reply.map_err(|error| error.context(link.node()))? {
         ControlReply::Ticket(issued) => {
             let mut renewed = ticket.renewed(issued.ticket.clone(), issued.node_key)?;
             if let Some(pem) = &issued.authorities {
@@ -166,10 +163,6 @@ fn ask_for_renewed(
                 renewed = renewed.with_authorities(authorities);
             }
             Ok((issued, renewed))
-        }
-        ControlReply::Failed { kind, message } => {
-            let kind = ErrorKind::from_code(kind).unwrap_or(ErrorKind::Internal);
-            Err(Error::new(kind, format!("{}: {message}", link.node())))
         }
         _ => Err(Error::new(ErrorKind::Corrupt, "the node answers another question")),
     }

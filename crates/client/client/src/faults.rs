@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use samite_transport::Address;
-use samite_transport::client::{NodeLink, OutgoingRequest};
+use samite_transport::client::NodeLink;
 use samite_types::{ClientId, Deadline, Entropy, Error, ErrorKind, Result, SystemEntropy};
-use samite_wire::control::{self, ControlReply, ControlRequest, FaultRequest, FaultStatus};
-use samite_wire::frame::FrameKind;
+use samite_wire::control::{ControlReply, ControlRequest, FaultRequest, FaultStatus};
 
 use crate::ClusterConfig;
 
@@ -21,18 +20,9 @@ pub fn ask(
     timeout: Duration,
 ) -> Result<FaultStatus> {
     let deadline = Deadline::after(timeout);
-    let body = control::encode(&ControlRequest::Faults(request));
-    let request = OutgoingRequest { kind: FrameKind::Control, body: &body, payload: &[] };
     let link = connect(config, deadline)?;
-    let reply: ControlReply = link
-        .call(request, deadline, |reply| control::decode(reply.body()))?
-        .map_err(Error::from)?;
-    match reply {
+    match link.control(&ControlRequest::Faults(request), deadline)?.checked()? {
         ControlReply::Faults(status) => Ok(status),
-        ControlReply::Failed { kind, message } => {
-            let kind = ErrorKind::from_code(kind).unwrap_or(ErrorKind::Internal);
-            Err(Error::new(kind, message))
-        }
         _ => Err(Error::new(ErrorKind::Corrupt, "the node answers another question")),
     }
 }

@@ -7,11 +7,10 @@
 
 use std::time::Duration;
 
-use samite_transport::client::{NodeLink, OutgoingRequest};
+use samite_transport::client::NodeLink;
 use samite_transport::{Address, ClusterKey, ClusterKeys, Credential};
 use samite_types::{ClientId, Deadline, Entropy, Error, ErrorKind, NodeId, Result, SystemEntropy};
-use samite_wire::control::{ControlReply, ControlRequest, decode, encode};
-use samite_wire::frame::FrameKind;
+use samite_wire::control::{ControlReply, ControlRequest};
 use samite_wire::ticket::{KeyNumbers, KeyStep};
 
 /// The next thing to do.
@@ -185,15 +184,8 @@ impl KeyRotation<'_> {
     fn try_ask(&self, addresses: &[String], step: &KeyStep) -> Result<KeyNumbers> {
         let deadline = Deadline::after(self.timeout);
         let link = self.connect(addresses, deadline)?;
-        let body = encode(&ControlRequest::ChangeKey(step.clone()));
-        let request = OutgoingRequest { kind: FrameKind::Control, body: &body, payload: &[] };
-        let reply = link.call(request, deadline, |reply| decode(reply.body()))?;
-        match reply.map_err(Error::from)? {
+        match link.control(&ControlRequest::ChangeKey(step.clone()), deadline)?.checked()? {
             ControlReply::Keys(numbers) => Ok(numbers),
-            ControlReply::Failed { kind, message } => {
-                let kind = ErrorKind::from_code(kind).unwrap_or(ErrorKind::Internal);
-                Err(Error::new(kind, message))
-            }
             _ => Err(Error::new(ErrorKind::Corrupt, "the node answers another question")),
         }
     }

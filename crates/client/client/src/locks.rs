@@ -13,8 +13,7 @@ use samite_transport::client::{NodeLink, RequestTicket};
 use samite_types::{
     ClientId, Deadline, Entropy, Epoch, Error, ErrorKind, NodeId, Result, SystemEntropy,
 };
-use samite_wire::control::{ControlReply, ControlRequest, encode};
-use samite_wire::frame::FrameKind;
+use samite_wire::control::{ControlReply, ControlRequest};
 use samite_wire::lock::{LockAnswer, LockCall, LockOwner, LockRequest};
 
 mod wait;
@@ -362,14 +361,14 @@ impl LockSession {
         let mut again = RetryBudget::default();
         loop {
             let (node, asked) = self.granter(request, deadline)?;
-            let body = encode(&ControlRequest::Lock(asked));
+            let asking = ControlRequest::Lock(asked);
             let by = if is_mirrored {
                 deadline.min(Deadline::after(PRIMARY_PATIENCE))
             } else {
                 deadline
             };
             let sent = match self.link(node, true, by) {
-                Ok(link) => match link.submit(FrameKind::Control, &body, &[], by) {
+                Ok(link) => match link.submit_control(&asking, by) {
                     Err(error) if again.is_lost(&link, &error, by) => continue,
                     sent => sent.map(|ticket| (asked, link, ticket)),
                 },

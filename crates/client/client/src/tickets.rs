@@ -3,15 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use samite_transport::client::{NodeLink, OutgoingRequest};
+use samite_transport::client::NodeLink;
 use samite_transport::ticket::issue;
 use samite_transport::{Address, Credential, SigningPair};
 use samite_types::{
     ClientId, Clock, Deadline, Entropy, Error, ErrorKind, NodeId, Result, SystemClock,
     SystemEntropy,
 };
-use samite_wire::control::{ControlReply, ControlRequest, decode, encode};
-use samite_wire::frame::FrameKind;
+use samite_wire::control::{ControlReply, ControlRequest};
 use samite_wire::ticket::{TICKET_VERSION, TicketClaims};
 
 use crate::runtime::{
@@ -84,15 +83,9 @@ impl TicketFile {
         let client = ClientId(SystemEntropy.next_u64());
         let link = NodeLink::connect(&address, &Credential::Nothing, client, deadline)?;
         let pair = SigningPair::generate(&SystemEntropy);
-        let body = encode(&ControlRequest::IssueTicket { public_key: pair.public_key() });
-        let request = OutgoingRequest { kind: FrameKind::Control, body: &body, payload: &[] };
-        let reply = link.call(request, deadline, |reply| decode(reply.body()))?;
-        let issued = match reply.map_err(Error::from)? {
+        let request = ControlRequest::IssueTicket { public_key: pair.public_key() };
+        let issued = match link.control(&request, deadline)?.checked()? {
             ControlReply::Ticket(issued) => issued,
-            ControlReply::Failed { kind, message } => {
-                let kind = ErrorKind::from_code(kind).unwrap_or(ErrorKind::Internal);
-                return Err(Error::new(kind, message));
-            }
             _ => return Err(Error::new(ErrorKind::Corrupt, "the node answers another question")),
         };
         let (_, claims) = samite_wire::ticket::SignedTicket::parse(&issued.ticket)?;

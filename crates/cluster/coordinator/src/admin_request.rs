@@ -29,19 +29,33 @@ impl Coordinator {
     ) -> Result<Arc<ClusterMap>> {
         let map = self.ready_map()?.clone();
         match request {
-            AdminRequest::Add if map.node(node).is_none() => self.invite(node, &map),
+            AdminRequest::Add if map.node(node).is_none() => self.invite(node, false, &map),
+            AdminRequest::Invite if map.node(node).is_none() => self.invite(node, true, &map),
+            // Again: it has joined since.
+            AdminRequest::Invite => Ok(map),
             AdminRequest::Add | AdminRequest::Undrain => self.set_draining(node, false, &map),
             AdminRequest::Drain => self.set_draining(node, true, &map),
             AdminRequest::Remove { force } => self.remove(node, force, &map),
         }
     }
 
-    fn invite(&mut self, node: NodeId, map: &Arc<ClusterMap>) -> Result<Arc<ClusterMap>> {
-        if map.nodes().len() + self.invited.len() >= NODES_MAX {
+    fn invite(
+        &mut self,
+        node: NodeId,
+        is_held_back: bool,
+        map: &Arc<ClusterMap>,
+    ) -> Result<Arc<ClusterMap>> {
+        let is_known = self.invited.contains(&node);
+        if !is_known && map.nodes().len() + self.invited.len() >= NODES_MAX {
             let message = format!("add {node}: a cluster has at most {NODES_MAX} nodes");
             return Err(Error::new(ErrorKind::TooLarge, message));
         }
-        if self.invited.insert(node) {
+        let is_new = self.invited.insert(node);
+        let is_changed = match is_held_back {
+            true => self.held_back.insert(node),
+            false => self.held_back.remove(&node),
+        };
+        if is_new || is_changed {
             self.revision += 1;
         }
         Ok(map.clone())
@@ -81,6 +95,7 @@ impl Coordinator {
         map: &Arc<ClusterMap>,
     ) -> Result<Arc<ClusterMap>> {
         if self.invited.remove(&node) {
+            self.held_back.remove(&node);
             self.revision += 1;
             return Ok(map.clone());
         }

@@ -63,6 +63,8 @@ pub struct Coordinator {
     joined: BTreeMap<NodeId, NodeInfo>,
     /// Nodes that may join though the cluster was founded without them.
     invited: BTreeSet<NodeId>,
+    /// Those of them that are to hold nothing at first.
+    held_back: BTreeSet<NodeId>,
     map: Option<Arc<ClusterMap>>,
     first_epoch: Epoch,
     /// Ids count upwards and are never used again, also not after a drop.
@@ -106,6 +108,7 @@ impl Coordinator {
             timing: ClusterTiming::DEFAULT,
             joined: BTreeMap::new(),
             invited: BTreeSet::new(),
+            held_back: BTreeSet::new(),
             map: None,
             first_epoch: Epoch(1),
             next_dataset: 1,
@@ -231,7 +234,11 @@ impl Coordinator {
                     self.presences.insert(info.node, NodePresence::heard_at(now));
                 }
                 data.states[index].reachability = NodeReachability::Online;
+                let is_resized = capacities(&data.nodes[index]) != capacities(&info);
                 data.nodes[index] = info;
+                if is_resized {
+                    self.plan(&data);
+                }
             }
             Err(index) => self.add_node(&mut data, index, info, now)?,
         }
@@ -241,12 +248,18 @@ impl Coordinator {
     /// A process that started before the one in its place, or whose place another one has taken, is not new while that is heard: this was said
     /// before. Not for ever, as it may have been the other that was heard late, or a clock may have been set back.
     fn check_is_new(&self, info: &NodeInfo, known: &NodeInfo, now: Duration) -> Result<()> {
+        let other = self.presences.get(&info.node);
+        let lease_end = self.timing.lease_end();
+        let is_heard = other.is_some_and(|other| now < other.heard + lease_end);
+        // Two that were given the same number, or one that has moved: then the other falls silent.
+        if is_heard && info.host != known.host {
+            let words = format!("node {}: it lives on another host", info.node);
+            return Err(Error::new(ErrorKind::Unavailable, words));
+        }
         let former = self.former.get(&info.node);
         let is_former = info.incarnation < known.incarnation
             || former.is_some_and(|former| former.contains(&info.incarnation));
-        let other = self.presences.get(&info.node);
-        let lease_end = self.timing.lease_end();
-        if is_former && other.is_some_and(|other| now < other.heard + lease_end) {
+        if is_former && is_heard {
             return Err(Error::new(
                 ErrorKind::Unavailable,
                 format!("node {}: another process has taken this one's place", info.node),
@@ -308,9 +321,11 @@ impl Coordinator {
             return Err(Error::new(ErrorKind::Invalid, cause));
         }
         data.nodes.insert(index, info);
-        data.states.insert(index, ONLINE);
+        let is_draining = self.held_back.contains(&node);
+        data.states.insert(index, NodeState { is_draining, ..ONLINE });
         Self::check_len(data, &self.goals)?;
         self.invited.remove(&node);
+        self.held_back.remove(&node);
         self.presences.insert(node, NodePresence::heard_at(now));
         self.plan(data);
         Ok(())
@@ -378,6 +393,11 @@ impl Coordinator {
         self.joined.clear();
         Ok(())
     }
+}
+
+/// What the targets of a node can hold, each.
+fn capacities(info: &NodeInfo) -> Vec<u64> {
+    info.targets.iter().map(|target| target.capacity_bytes).collect()
 }
 
 /// Notes in `data` that the node was started again, and is `info` now.

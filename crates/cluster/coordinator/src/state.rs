@@ -18,7 +18,10 @@ use crate::presence::NodePresence;
 use crate::{ClusterTiming, Coordinator};
 
 /// Grows when older versions cannot read the state any more.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
+/// Of states in which every node that is invited gets its share at once. They are still written, so
+/// that the build before can go on from them while nodes are upgraded.
+const VERSION_WITHOUT_HELD_BACK: u32 = 3;
 /// Of states whose datasets have one of two backends.
 const VERSION_WITH_TWO_BACKENDS: u32 = 2;
 /// Of states whose map says nothing of losses, besides.
@@ -56,12 +59,34 @@ impl<Map> SavedState<Map> {
     }
 }
 
+/// The state of this version.
+#[derive(Serialize, Deserialize)]
+struct WholeState {
+    saved: SavedState<ClusterMapData>,
+    /// Of those who are invited, the ones that are to hold nothing at first.
+    held_back: Vec<NodeId>,
+}
+
+impl From<SavedState<ClusterMapData>> for WholeState {
+    fn from(saved: SavedState<ClusterMapData>) -> Self {
+        Self { saved, held_back: Vec::new() }
+    }
+}
+
 /// Reads a state of this version or an older one.
-fn decode(state: &[u8]) -> Result<SavedState<ClusterMapData>, String> {
+fn decode(state: &[u8]) -> Result<WholeState, String> {
     let words = |error: WireError| error.to_string();
     // The version comes first, in one byte.
+    if state.first().is_some_and(|version| u32::from(*version) == VERSION) {
+        return control::decode(state).map_err(words);
+    }
+    decode_before(state).map(WholeState::from)
+}
+
+fn decode_before(state: &[u8]) -> Result<SavedState<ClusterMapData>, String> {
+    let words = |error: WireError| error.to_string();
     match state.first().map(|version| u32::from(*version)) {
-        Some(VERSION) => control::decode(state).map_err(words),
+        Some(VERSION_WITHOUT_HELD_BACK) => control::decode(state).map_err(words),
         Some(VERSION_WITH_TWO_BACKENDS) => {
             let before: SavedState<MapWithTwoBackends> = control::decode(state).map_err(words)?;
             Ok(before.with_map())
@@ -79,8 +104,9 @@ impl Coordinator {
     /// does.
     #[must_use]
     pub fn export(&self) -> Vec<u8> {
-        control::encode(&SavedState {
-            version: VERSION,
+        let holds_back = !self.held_back.is_empty();
+        let saved = SavedState {
+            version: if holds_back { VERSION } else { VERSION_WITHOUT_HELD_BACK },
             cluster: self.cluster.clone(),
             // At most NODES_MAX.
             expected: self.expected as u32,
@@ -91,7 +117,11 @@ impl Coordinator {
             invited: self.invited.iter().copied().collect(),
             map: self.map.as_ref().map(|map| map.data().clone()),
             goals: self.goals.clone(),
-        })
+        };
+        if !holds_back {
+            return control::encode(&saved);
+        }
+        control::encode(&WholeState { saved, held_back: self.held_back.iter().copied().collect() })
     }
 
     /// Goes on from the state that another instance [exported](Self::export).
@@ -105,7 +135,8 @@ impl Coordinator {
     pub fn take_over(state: &[u8], timing: ClusterTiming, now: Duration) -> Result<Self> {
         let corrupt =
             |cause: &str| Error::new(ErrorKind::Corrupt, format!("coordinator's state: {cause}"));
-        let state = decode(state).map_err(|cause| corrupt(&cause))?;
+        let WholeState { saved: state, held_back } =
+            decode(state).map_err(|cause| corrupt(&cause))?;
         for info in &state.joined {
             check_node_info(info).map_err(|error| corrupt(error.message()))?;
         }
@@ -116,6 +147,7 @@ impl Coordinator {
         coordinator.next_dataset = state.next_dataset;
         coordinator.joined = state.joined.into_iter().map(|info| (info.node, info)).collect();
         coordinator.invited = state.invited.into_iter().collect::<BTreeSet<NodeId>>();
+        coordinator.held_back = held_back.into_iter().collect::<BTreeSet<NodeId>>();
         if let Some(data) = state.map {
             let map = ClusterMap::new(data).map_err(|error| corrupt(error.message()))?;
             coordinator.resume(Arc::new(map), state.goals, now);

@@ -2,6 +2,7 @@
 
 mod channel;
 pub(crate) mod connect;
+mod control;
 mod descriptor;
 mod injected_fault;
 mod interruptible;

@@ -72,6 +72,61 @@ fn a_store_without_room_says_so() {
 }
 
 #[test]
+fn memory_grows_and_shrinks_while_programs_use_it() {
+    const WORK: &str = "while test -e /samite/go; do
+        seq 2000 > /samite/busy && test $(wc -l < /samite/busy) = 2000 || exit 9
+    done";
+    let samite = Samite::new();
+    samite.ok(["up", "--local", "1", "--memory", "32M"]);
+    samite.ok(["run", "--", "touch", "/samite/go"]);
+    let mut busy = samite.command(["run", "--", "sh", "-c", WORK]).spawn().unwrap();
+    let large = samite.scratch().join("large");
+    std::fs::write(&large, vec![7; 40 << 20]).unwrap();
+    let put = ["put", "--force", large.to_str().unwrap(), "/large"];
+    samite.fails(1, put);
+    let said = samite.ok(["node", "resize", "0", "96M"]);
+    assert_eq!(said, "cluster default: n0 holds 96 MiB from now on, 32 MiB before\n");
+    samite.ok(put);
+    let status: Value = serde_json::from_str(&samite.ok(["status", "--json"])).unwrap();
+    assert_eq!(status["nodes"][0]["status"]["capacity_bytes"], 96 << 20);
+    let said = samite.fails(5, ["node", "resize", "n0", "32M"]);
+    assert!(said.contains("32 MiB: ") && said.contains(" are in use, and "), "{said}");
+    samite.ok(["run", "--", "cmp", large.to_str().unwrap(), "/samite/large"]);
+    samite.ok(["run", "--", "rm", "/samite/large"]);
+    wait_until("it shrinks", || {
+        samite.command(["node", "resize", "0", "32M"]).output().unwrap().status.success()
+    });
+    samite.fails(1, put);
+    assert!(busy.try_wait().unwrap().is_none(), "the program has gone on");
+    samite.ok(["run", "--", "rm", "/samite/go"]);
+    assert!(busy.wait().unwrap().success());
+    samite.fails(1, ["node", "resize", "0", "1000T"]);
+}
+
+#[test]
+fn a_node_that_is_started_again_holds_what_it_held_last() {
+    let samite = Samite::new();
+    samite.ok(["up", "--local", "3", "--memory", "32M", "--mirror", "2"]);
+    samite.ok(["node", "resize", "2", "48M"]);
+    let capacity = || {
+        let output = samite.command(["status", "--json"]).output().unwrap();
+        let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+        status["nodes"][2]["status"]["capacity_bytes"].as_u64()
+    };
+    assert_eq!(capacity(), Some(48 << 20));
+    // The map has it within a second or two.
+    wait_until("it starts with the same", || {
+        samite.ok(["fault", "kill", "2"]);
+        samite.ok(["node", "restart", "2"]);
+        capacity() == Some(48 << 20) || {
+            samite.ok(["node", "resize", "2", "48M"]);
+            std::thread::sleep(Duration::from_secs(1));
+            false
+        }
+    });
+}
+
+#[test]
 fn logs_are_shown_moved_and_made_louder_while_nodes_run() {
     let samite = Samite::up(2);
     let log = samite.runtime().join("default/n1.log");

@@ -14,6 +14,7 @@
 //! A session that ends before `Kept` ends the node and removes what was made for it. Only a kill of
 //! `up` while some hosts have said it, and others have not, leaves nodes, which `samite down` ends. Lines of JSON go both ways; the key is on no command line.
 
+pub mod joining;
 pub mod list;
 pub mod serving;
 pub mod session;
@@ -37,14 +38,27 @@ const LINE_LEN_MAX: u64 = 64 << 10;
 pub struct HostPlan {
     /// Name of the cluster.
     pub cluster: String,
-    /// The cluster key.
-    pub key: [u8; 32],
+    /// The cluster's keys, as a key file has them.
+    pub keys: Vec<u8>,
     /// The host's name, by which others reach it.
     pub host: String,
     /// Names of some others.
     pub others: Vec<String>,
     /// The port to listen on; `None`: a free one.
     pub port: Option<u16>,
+    /// How the node joins a cluster that is up; `None`: the cluster begins.
+    #[serde(default)]
+    pub joins: Option<JoinKind>,
+}
+
+/// How a node joins a cluster that is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JoinKind {
+    /// Under a number that is new.
+    Added,
+    /// Under its own, after its process has ended. It stays once it listens, whether others live
+    /// by whom it can be described or not.
+    Restarted,
 }
 
 /// What it is told when it is known where all listen.

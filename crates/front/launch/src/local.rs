@@ -258,6 +258,28 @@ pub fn clear(dir: &ClusterDir) -> Result<()> {
     Ok(())
 }
 
+/// Whether a cluster's directory was made for its nodes ([`note_made`]), which were started by
+/// `samite host-start`.
+#[must_use]
+pub fn was_made(dir: &ClusterDir) -> bool {
+    dir.path().join(MADE_FILE).exists()
+}
+
+/// Removes the files of one node, which has ended for good.
+///
+/// # Errors
+/// `Io`.
+pub fn remove_node_files(dir: &ClusterDir, node: NodeId) -> Result<()> {
+    let paths = [
+        dir.socket_path(node)?,
+        dir.log_path(node),
+        dir.fault_table_path(node),
+        node_life::path(dir, node),
+        dir.voter_path(node),
+    ];
+    paths.iter().try_for_each(|path| remove_file(path))
+}
+
 fn is_our_file(name: &str) -> bool {
     let name = name_without_temporary(name);
     // A log that was long.

@@ -76,14 +76,24 @@ pub fn node_arguments(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> V
     all
 }
 
-/// The arguments of `samite` for a node of a cluster on several hosts: it listens at this
-/// `HOST:PORT`, and these URLs are those of the coordinators.
+/// The places of a node in a cluster on several hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkPlaces {
+    /// Where it listens, `HOST:PORT` each.
+    pub listen: Vec<String>,
+    /// Where the coordinators are, as URLs.
+    pub coordinators: Vec<String>,
+    /// The cluster has served before.
+    pub is_founded: bool,
+}
+
+/// The arguments of `samite` for a node of a cluster on several hosts.
 #[must_use]
 pub fn far_node_arguments(
     dir: &ClusterDir,
     setup: &ClusterSetup,
     node: NodeId,
-    (listen, coordinators): (&str, &[String]),
+    places: &NetworkPlaces,
 ) -> Vec<OsString> {
     // `--dir` first, as above.
     let mut all: Vec<OsString> = vec!["node".into(), "--dir".into(), dir.path().into()];
@@ -93,8 +103,10 @@ pub fn far_node_arguments(
     pair("--shards", setup.shards.to_string());
     pair("--mirror", setup.redundancy.get().to_string());
     pair("--reads", reads_word(setup.reads).to_owned());
-    pair("--listen", listen.to_owned());
-    pair("--coordinator", coordinators.join(","));
+    for listen in &places.listen {
+        pair("--listen", listen.to_owned());
+    }
+    pair("--coordinator", places.coordinators.join(","));
     // Otherwise each host's own memory decides.
     if setup.memory_bytes > 0 {
         pair("--memory", setup.memory_bytes.to_string());
@@ -107,6 +119,9 @@ pub fn far_node_arguments(
     }
     if setup.tls {
         all.push("--tls".into());
+    }
+    if places.is_founded {
+        all.push("--founded".into());
     }
     all
 }

@@ -51,6 +51,9 @@ pub struct NodeConfig {
     pub faults: Option<FaultTable>,
     /// Bytes of records that the target may keep.
     pub memory_bytes: u64,
+    /// So many microseconds the node's wall clock counts as ahead of the machine's: 0, but where
+    /// somebody tries out what a clock that is wrong does.
+    pub clock_ahead_us: i64,
     /// Shard threads; at least 1.
     pub shards: u16,
     /// Where the cluster map is decided on.

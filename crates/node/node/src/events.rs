@@ -11,6 +11,7 @@ use samite_placement::ClusterMap;
 use samite_types::{Clock, Epoch, NodeId, SystemClock, human_bytes};
 use samite_wire::control::BackendSpec;
 use samite_wire::events::{EVENTS_MAX, EventKind, StoreEvent};
+use samite_wire::status::ClockDifference;
 
 use crate::mutex::lock;
 
@@ -19,6 +20,10 @@ const REMEMBERED_MAX: usize = 4096;
 /// Percent in use from which on a target counts as full, and below which it has room again.
 const FULL_PERCENT: u64 = 95;
 const FREE_PERCENT: u64 = 90;
+/// A clock counts as wrong from such a difference on, and as right below the second, in
+/// microseconds.
+const SKEWED_US: u64 = ClockDifference::LARGE_US;
+const RIGHT_US: u64 = ClockDifference::LARGE_US / 2;
 /// Refusals for want of space are told again after such a time without any.
 const REFUSALS_APART: Duration = Duration::from_secs(60);
 
@@ -38,6 +43,8 @@ struct HistoryState {
     last: u64,
     /// Targets that count as full.
     full: HashSet<BackendSpec>,
+    /// The clock of this node differs from another one.
+    is_skewed: bool,
     /// Operations that were refused for want of space, and when the last of them was noticed.
     refusals: u64,
     refused_last: Option<Duration>,
@@ -114,6 +121,29 @@ impl EventHistory {
         }
     }
 
+    /// The wall clock of `node` differs from those of coordinators' nodes by so much at most.
+    pub(crate) fn see_clock(
+        &self,
+        (node, epoch): (NodeId, Epoch),
+        largest: Option<&ClockDifference>,
+    ) {
+        let Some(largest) = largest else { return };
+        let mut state = lock(&self.state);
+        let limit = if state.is_skewed { RIGHT_US } else { SKEWED_US };
+        let is_skewed = largest.certain_us() >= limit;
+        if is_skewed == state.is_skewed {
+            return;
+        }
+        state.is_skewed = is_skewed;
+        let event = if is_skewed {
+            (EventKind::ClockSkew, Some(node), largest.words(node))
+        } else {
+            let words = format!("{node}: its clock is right again");
+            (EventKind::ClockRight, Some(node), words)
+        };
+        state.add(SystemClock.realtime(), epoch, event);
+    }
+
     /// Those of higher numbers than `after`, the oldest first, as many as one answer has.
     pub(crate) fn since(&self, after: u64) -> Vec<StoreEvent> {
         let state = lock(&self.state);
@@ -146,6 +176,22 @@ mod tests {
         let first = &history.since(0)[0];
         assert_eq!((first.number, first.epoch, first.node), (1, Epoch(7), Some(NodeId(1))));
         assert_eq!(first.words, "n1: the memory target is nearly full: 95 B of 100 B in use");
+    }
+
+    #[test]
+    fn a_clock_is_wrong_and_right_once_each_time() {
+        let history = EventHistory::default();
+        let place = (NodeId(2), Epoch(7));
+        history.see_clock(place, None);
+        for (ahead_us, error_us) in
+            [(0, 10), (1_400_000, 500_000), (-1_400_000, 300), (900_000, 0), (400_000, 0)]
+        {
+            let found = ClockDifference { from: NodeId(0), ahead_us, error_us };
+            history.see_clock(place, Some(&found));
+        }
+        assert_eq!(kinds(&history, 0), [EventKind::ClockSkew, EventKind::ClockRight]);
+        let first = &history.since(0)[0];
+        assert_eq!(first.words, "n2: its clock is 1.4 s behind that of n0");
     }
 
     #[test]

@@ -38,7 +38,7 @@ impl BlockGranter {
 
     /// Grants up to `count` more blocks to a connection that has `to`, and says which.
     fn grant(&self, to: &mut ConnectionGrants, count: usize) -> List<BlockRef, 4> {
-        let max = (u64::from(self.arena.layout().block_count()) / GRANTED_SHARE).max(GRANTED_MIN);
+        let max = (u64::from(self.arena.block_limit()) / GRANTED_SHARE).max(GRANTED_MIN);
         let left = max.saturating_sub(self.granted.load(Ordering::Relaxed));
         let room = GRANTS_PER_CONNECTION.saturating_sub(to.held.len());
         // Two shards may both see the last room: the limit is soft by the little that one request asks for.
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn grants_are_bounded_for_each_and_for_all() {
         let arena = MemoryBackend::new(64 << 20, 1).unwrap().arena().unwrap();
-        let all = arena.layout().block_count() as usize;
+        let all = arena.block_limit() as usize;
         let count = Arc::new(AtomicU64::new(0));
         let granter = BlockGranter::new(arena, count);
         let mut connections: Vec<ConnectionGrants> = (0..8).map(|_| granter.nothing()).collect();

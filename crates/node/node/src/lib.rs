@@ -8,6 +8,7 @@
 mod access;
 mod admission;
 mod budget;
+mod clock;
 mod cold_reads;
 mod commit_thread;
 mod config;

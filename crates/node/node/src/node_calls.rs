@@ -3,7 +3,6 @@
 use samite_transport::client::{NodeLink, RequestTicket};
 use samite_types::{Deadline, Error, Result};
 use samite_wire::control::{self, ControlReply, ControlRequest};
-use samite_wire::frame::FrameKind;
 
 /// Asks the node at the other end of `link`, and waits for its answer.
 pub(crate) fn call(
@@ -20,7 +19,7 @@ pub(crate) fn ask(
     request: &ControlRequest,
     deadline: Deadline,
 ) -> Result<RequestTicket> {
-    link.submit(FrameKind::Control, &control::encode(request), &[], deadline)
+    link.submit_control(request, deadline)
 }
 
 /// Waits for an answer.

@@ -67,6 +67,8 @@ impl NodeShared {
         node.set(registry::MEMORY_CAPACITY, usage.capacity);
         node.set(registry::MEMORY_USED, usage.used);
         node.set(registry::MEMORY_POPULATED, usage.populated);
+        let skew = self.clocks.largest().map_or(0, |found| found.ahead_us.unsigned_abs());
+        node.set(registry::CLOCK_SKEW, skew);
         let waiting: usize = self.inboxes.iter().map(ShardInbox::count).sum();
         node.set_at(registry::QUEUE_LENGTH, WaitQueue::Inbox.index(), waiting as u64);
         let waiting = self.worker_waiting() as u64;

@@ -1,5 +1,5 @@
-//! The overseer of a node: once a second it looks how full the targets are, and whether all shards
-//! take up messages.
+//! The overseer of a node: once a second it looks how full the targets are, whether clocks differ,
+//! whether the cluster map says how large the node is, and whether all shards take up messages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +17,8 @@ pub(crate) fn run(shared: &Arc<NodeShared>, tells_alive: bool) {
     while !shared.stop.is_asked() {
         std::thread::sleep(LOOK);
         shared.look_at_usage();
+        shared.look_at_clock();
+        shared.tell_capacity();
         if !tells_alive {
             continue;
         }

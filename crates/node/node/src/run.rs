@@ -94,6 +94,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
         worker: worker.clone(),
         notices,
         setup: config.setup.clone(),
+        clock_ahead_us: config.clock_ahead_us,
         metrics_address: scraped.as_ref().map(|server| server.address().to_owned()),
         logs: config.logs.clone(),
         tickets,

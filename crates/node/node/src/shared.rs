@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, SyncSender, TrySendError};
+use std::sync::mpsc::{Sender, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -16,27 +16,31 @@ use samite_transport::client::NodeLink;
 use samite_transport::server::ConnId;
 use samite_types::fault::FaultSwitch;
 use samite_types::{
-    Clock, Epoch, Error, ErrorKind, NodeId, Result, ShardId, SystemClock, TargetId,
+    Clock, Deadline, Epoch, Error, ErrorKind, NodeId, Result, ShardId, SystemClock, TargetId,
 };
 use samite_wire::control::{BackendSpec, ControlReply, ControlRequest, GroupMember, NodeInfo};
 use samite_wire::delta::MapDelta;
 use samite_wire::status::TargetStatus;
 use samite_wire::ticket::KeyStep;
 
+use crate::clock::ClockComparisons;
 use crate::config::NodeLogs;
 use crate::control_reply::ReplyTo;
 use crate::events::EventHistory;
 use crate::inbox::{InboxMessage, ShardInbox};
 use crate::locks::SharedLocks;
 use crate::map_diff::{self, MapDiff};
-use crate::membership::NodeMembership;
+use crate::membership::{AnswerRoute, NodeMembership};
 use crate::mutex::lock;
+use crate::node_calls::call;
 use crate::presence::ClientPresence;
 use crate::revocations::RecallListeners;
 use crate::scrub::WantedScrub;
 use crate::stop::StopHandle;
 use crate::tickets::TicketOffice;
 
+/// How long the leader may take to hear how large this node is.
+const TELL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Most control requests that wait for the worker.
 pub(crate) const WORKER_QUEUE_LEN: usize = 64;
 
@@ -66,6 +70,8 @@ pub(crate) enum WorkerJob {
     Forward { request: ControlRequest, to: ReplyTo },
     /// Read the node's log, or change what is logged.
     Log { request: ControlRequest, to: ReplyTo },
+    /// Have the memory target hold so many bytes.
+    Resize { memory_bytes: u64, to: ReplyTo },
     /// Change the cluster key here, which is written to disk.
     ChangeKey { step: KeyStep, to: ReplyTo },
     /// End.
@@ -131,6 +137,8 @@ pub(crate) struct NodeShared {
     worker_waiting: AtomicUsize,
     /// What happened since the start.
     pub events: EventHistory,
+    /// Its wall clock, and those of others.
+    pub clocks: ClockComparisons,
     /// The log of this process, if others may read it.
     pub logs: Option<Arc<dyn NodeLogs>>,
     /// Messages to all shards that these have taken up, since the start.
@@ -163,6 +171,7 @@ pub(crate) struct NodeParts {
     pub metrics_address: Option<String>,
     pub logs: Option<Arc<dyn NodeLogs>>,
     pub setup: Vec<u8>,
+    pub clock_ahead_us: i64,
     pub tickets: TicketOffice,
 }
 
@@ -205,6 +214,7 @@ impl NodeShared {
             worker: parts.worker,
             worker_waiting: AtomicUsize::new(0),
             events: EventHistory::default(),
+            clocks: ClockComparisons::new(parts.clock_ahead_us),
             logs: parts.logs,
             beats: AtomicU64::new(0),
             notices: parts.notices,
@@ -445,6 +455,55 @@ impl NodeShared {
     /// How full the target is.
     pub(crate) fn usage(&self) -> TargetUsage {
         lock(&self.target).as_ref().map(|target| target.usage()).unwrap_or_default()
+    }
+
+    /// Has the memory target hold so many bytes from now on. For the worker alone.
+    ///
+    /// # Errors
+    /// As of [`Backend::resize`]; `Unavailable`: the node is stopping.
+    pub(crate) fn resize(&self, memory_bytes: u64) -> Result<()> {
+        let stopping = || Error::new(ErrorKind::Unavailable, "node is stopping");
+        let target = lock(&self.target).as_ref().map(|target| target.handle());
+        target.ok_or_else(stopping)?.resize(memory_bytes)?;
+        tracing::info!(memory_bytes, "the memory target has another size");
+        Ok(())
+    }
+
+    /// How this node is to join: as `info` says, with what its target holds now.
+    pub(crate) fn as_it_is(&self, info: &NodeInfo) -> NodeInfo {
+        let (capacity, mut info) = (self.usage().capacity, info.clone());
+        for target in info.targets.iter_mut().filter(|_| capacity > 0) {
+            target.capacity_bytes = capacity;
+        }
+        info
+    }
+
+    /// Has the cluster map say what this node's target holds, if it says something else.
+    pub(crate) fn tell_capacity(&self) {
+        let Some(map) = self.map() else { return };
+        let known = map.node(self.node).filter(|info| info.incarnation == self.incarnation);
+        let Some(known) = known else { return };
+        let info = self.as_it_is(known);
+        if info == *known {
+            return;
+        }
+        let request = ControlRequest::Join { info, before: 0 };
+        if self.membership.leads() {
+            let (answer, _) = sync_channel(1);
+            // What fails is tried again soon.
+            let _ = self.membership.ask(request, AnswerRoute::Thread(answer));
+        } else if let Some(link) = lock(&self.upstream).clone() {
+            let _ = call(&link, &request, Deadline::after(TELL_TIMEOUT));
+        }
+    }
+
+    /// Notes that this node's clock and one of a coordinator's node differ, or do not any more.
+    pub(crate) fn look_at_clock(&self) {
+        if let Some(map) = self.map() {
+            self.clocks.retain(|node| map.node(node).is_some());
+        }
+        let found = self.clocks.largest();
+        self.events.see_clock((self.node, self.epoch()), found.as_ref());
     }
 
     /// Notes targets that are full now, or have room again.

@@ -42,6 +42,11 @@ pub(crate) fn run(shared: &NodeShared, targets: &NodeTargets, jobs: &Receiver<Wo
                     check_target(targets, &request).and_then(|()| forward(shared, &request));
                 (to, reply.unwrap_or_else(|error| refused(&error)))
             }
+            WorkerJob::Resize { memory_bytes, to } => {
+                shared.job_taken();
+                let resized = shared.resize(memory_bytes).map(|()| ControlReply::Ok);
+                (to, resized.unwrap_or_else(|error| refused(&error)))
+            }
             WorkerJob::Log { request, to } => {
                 shared.job_taken();
                 let reply = log_asked(shared, request);

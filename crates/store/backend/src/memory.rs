@@ -27,10 +27,10 @@ use std::ops::{Bound, ControlFlow, Range};
 use std::sync::Arc;
 
 use samite_arena::lookup::{HEAD_LEN, RecordId};
-use samite_arena::node::{SLOT_LEN_MAX, SlabPool};
-use samite_arena::{Arena, ArenaExtent, BlockQuota};
+use samite_arena::node::{CAPACITY_MIN, SLOT_LEN_MAX, SlabPool};
+use samite_arena::{Arena, ArenaExtent, BlockQuota, machine_memory};
 use samite_cpu::prefetch;
-use samite_types::{DatasetId, Epoch, Error, ErrorKind, PartitionId, Result, Version};
+use samite_types::{DatasetId, Epoch, Error, ErrorKind, PartitionId, Result, Version, human_bytes};
 use samite_wire::op::BlockRef;
 use smallvec::SmallVec;
 
@@ -63,7 +63,7 @@ impl MemoryBackend {
     /// # Errors
     /// Errors of [`Arena::create`].
     pub fn new(capacity_bytes: u64, shards: usize) -> Result<Self> {
-        let quota = Arc::new(TargetQuota::new(capacity_bytes));
+        let quota = Arc::new(TargetQuota::with_maximum(capacity_bytes, machine_memory()));
         let arena = Arena::create(Arc::clone(&quota) as Arc<dyn BlockQuota>, shards)?;
         Ok(Self { arena, quota, pool: SlabPool::new() })
     }
@@ -93,6 +93,16 @@ impl Backend for MemoryBackend {
             used: self.quota.used(),
             populated: self.arena.populated(),
         }
+    }
+
+    fn resize(&self, capacity: u64) -> Result<()> {
+        if capacity < CAPACITY_MIN {
+            let words = format!("a memory target has at least {}", human_bytes(CAPACITY_MIN));
+            return Err(Error::new(ErrorKind::Invalid, words));
+        }
+        self.quota.resize(capacity)?;
+        self.arena.resize();
+        Ok(())
     }
 
     fn arena(&self) -> Option<Arc<Arena>> {

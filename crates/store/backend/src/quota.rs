@@ -11,7 +11,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use samite_arena::BlockQuota;
-use samite_types::{Error, ErrorKind, Result};
+use samite_types::{Error, ErrorKind, Result, human_bytes};
 
 /// The reserved budget is one part in so many of a target.
 const RESERVE_PART: u64 = 64;
@@ -39,7 +39,9 @@ pub enum QuotaLimit {
 /// Capacity of one target, for all threads.
 #[derive(Debug)]
 pub struct TargetQuota {
-    capacity: u64,
+    capacity: AtomicU64,
+    /// What the capacity may grow to.
+    maximum: u64,
     used: AtomicU64,
 }
 
@@ -47,13 +49,60 @@ impl TargetQuota {
     /// The quota of a target which holds `capacity` bytes.
     #[must_use]
     pub const fn new(capacity: u64) -> Self {
-        Self { capacity, used: AtomicU64::new(0) }
+        Self::with_maximum(capacity, capacity)
+    }
+
+    /// The same, which can be made to hold up to `maximum` bytes.
+    #[must_use]
+    pub const fn with_maximum(capacity: u64, maximum: u64) -> Self {
+        let maximum = if maximum > capacity { maximum } else { capacity };
+        Self { capacity: AtomicU64::new(capacity), maximum, used: AtomicU64::new(0) }
     }
 
     /// Bytes that it can hold.
     #[must_use]
-    pub const fn capacity(&self) -> u64 {
-        self.capacity
+    pub fn capacity(&self) -> u64 {
+        // Either a charge sees the new capacity, or a change of the capacity sees the charge.
+        self.capacity.load(Ordering::SeqCst)
+    }
+
+    /// Makes it hold `capacity` bytes. Not to be called by two threads at once.
+    ///
+    /// # Errors
+    /// `Invalid`: that is more than its maximum. `Conflict`: more is in use than changes may take
+    /// then; it stays as it is.
+    pub fn resize(&self, capacity: u64) -> Result<()> {
+        if capacity > self.maximum {
+            let words = format!(
+                "{}: the most that it can hold is {}",
+                human_bytes(capacity),
+                human_bytes(self.maximum)
+            );
+            return Err(Error::new(ErrorKind::Invalid, words));
+        }
+        let bound = bound_of(capacity, QuotaLimit::Open);
+        let refused = |used: u64| {
+            let words = format!(
+                "{}: {} are in use, and {} of that size could be",
+                human_bytes(capacity),
+                human_bytes(used),
+                human_bytes(bound)
+            );
+            Err(Error::new(ErrorKind::Conflict, words))
+        };
+        let before = self.capacity();
+        // Before it takes space from anybody.
+        let used = self.used.load(Ordering::SeqCst);
+        if capacity < before && used > bound {
+            return refused(used);
+        }
+        self.capacity.store(capacity, Ordering::SeqCst);
+        let used = self.used.load(Ordering::SeqCst);
+        if capacity < before && used > bound {
+            self.capacity.store(before, Ordering::SeqCst);
+            return refused(used);
+        }
+        Ok(())
     }
 
     /// Bytes charged to it.
@@ -63,12 +112,8 @@ impl TargetQuota {
     }
 
     /// Bytes that changes may take by `limit`, all in all.
-    const fn bound(&self, limit: QuotaLimit) -> u64 {
-        match limit {
-            QuotaLimit::Open => self.capacity - self.capacity / RESERVE_PART,
-            QuotaLimit::Whole => self.capacity,
-            QuotaLimit::Beyond => u64::MAX,
-        }
+    fn bound(&self, limit: QuotaLimit) -> u64 {
+        bound_of(self.capacity(), limit)
     }
 
     /// Bytes that are free outside of the reserve.
@@ -80,12 +125,13 @@ impl TargetQuota {
     /// Whether half of the reserve is free.
     #[must_use]
     pub fn has_reserve(&self) -> bool {
-        self.used() <= self.capacity - self.capacity / RESERVE_PART / 2
+        let capacity = self.capacity();
+        self.used() <= capacity - capacity / RESERVE_PART / 2
     }
 
     /// Charges `bytes`; `false`, and nothing is charged, if they do not fit.
     pub fn charge(&self, bytes: u64, limit: QuotaLimit) -> bool {
-        let before = self.used.fetch_add(bytes, Ordering::AcqRel);
+        let before = self.used.fetch_add(bytes, Ordering::SeqCst);
         let fits = before.checked_add(bytes).is_some_and(|after| after <= self.bound(limit));
         if !fits {
             self.used.fetch_sub(bytes, Ordering::AcqRel);
@@ -99,8 +145,14 @@ impl TargetQuota {
         let more = |used: u64| bytes.min(bound.saturating_sub(used));
         let charged = self
             .used
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |used| Some(used + more(used)));
-        charged.map_or(0, more)
+            .fetch_update(Ordering::SeqCst, Ordering::Relaxed, |used| Some(used + more(used)));
+        let charged = charged.map_or(0, more);
+        // The capacity may have become less meanwhile.
+        if charged > 0 && self.bound(QuotaLimit::Open) < bound {
+            self.uncharge(charged);
+            return 0;
+        }
+        charged
     }
 
     /// Gives back a charge.
@@ -112,14 +164,27 @@ impl TargetQuota {
     /// The error that says how full it is.
     #[must_use]
     pub fn full(&self) -> Error {
-        let (used, capacity) = (self.used(), self.capacity);
+        let (used, capacity) = (self.used(), self.capacity());
         Error::new(ErrorKind::NoSpace, format!("target full: {used} of {capacity} B used"))
+    }
+}
+
+/// Bytes that changes may take by `limit` of a target that holds `capacity`, all in all.
+const fn bound_of(capacity: u64, limit: QuotaLimit) -> u64 {
+    match limit {
+        QuotaLimit::Open => capacity - capacity / RESERVE_PART,
+        QuotaLimit::Whole => capacity,
+        QuotaLimit::Beyond => u64::MAX,
     }
 }
 
 impl BlockQuota for TargetQuota {
     fn capacity(&self) -> u64 {
         self.capacity()
+    }
+
+    fn maximum(&self) -> u64 {
+        self.maximum
     }
 
     fn free(&self) -> u64 {
@@ -250,6 +315,8 @@ impl QuotaAccount {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const CAPACITY: u64 = 64 << 20;
@@ -282,6 +349,100 @@ mod tests {
         account.settle(&quota);
         account.close(&quota);
         assert_eq!(quota.free(), 9_000);
+    }
+
+    /// A step of somebody who uses a target, or changes its size.
+    #[derive(Clone, Debug)]
+    enum QuotaStep {
+        Charge(u64, QuotaLimit),
+        ChargeSome(u64),
+        Uncharge(u64),
+        Resize(u64),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<QuotaStep>> {
+        let bytes = || 0..CAPACITY;
+        let limit = prop::sample::select(vec![QuotaLimit::Open, QuotaLimit::Whole]);
+        let step = prop_oneof![
+            (bytes(), limit).prop_map(|(bytes, limit)| QuotaStep::Charge(bytes, limit)),
+            bytes().prop_map(QuotaStep::ChargeSome),
+            bytes().prop_map(QuotaStep::Uncharge),
+            (0..3 * CAPACITY).prop_map(QuotaStep::Resize),
+        ];
+        prop::collection::vec(step, 0..60)
+    }
+
+    proptest! {
+        #[test]
+        fn a_target_of_any_size_holds_what_its_size_says(steps in steps()) {
+            let quota = TargetQuota::with_maximum(CAPACITY, 2 * CAPACITY);
+            let (mut capacity, mut used) = (CAPACITY, 0);
+            for step in steps {
+                match step {
+                    QuotaStep::Charge(bytes, limit) => {
+                        let fits = used + bytes <= bound_of(capacity, limit);
+                        prop_assert_eq!(quota.charge(bytes, limit), fits);
+                        used += if fits { bytes } else { 0 };
+                    }
+                    QuotaStep::ChargeSome(bytes) => {
+                        let open = bound_of(capacity, QuotaLimit::Open).saturating_sub(used);
+                        prop_assert_eq!(quota.charge_some(bytes), bytes.min(open));
+                        used += bytes.min(open);
+                    }
+                    QuotaStep::Uncharge(bytes) => {
+                        quota.uncharge(bytes.min(used));
+                        used -= bytes.min(used);
+                    }
+                    QuotaStep::Resize(to) => {
+                        let is_less = to < capacity;
+                        let kind = match () {
+                            () if to > 2 * CAPACITY => Some(ErrorKind::Invalid),
+                            () if is_less && used > bound_of(to, QuotaLimit::Open) => {
+                                Some(ErrorKind::Conflict)
+                            }
+                            () => None,
+                        };
+                        let resized = quota.resize(to);
+                        prop_assert_eq!(resized.err().map(|error| error.kind()), kind);
+                        capacity = if kind.is_none() { to } else { capacity };
+                    }
+                }
+                prop_assert_eq!((quota.used(), quota.capacity()), (used, capacity));
+            }
+        }
+    }
+
+    #[test]
+    fn a_target_that_shrinks_beside_charges_never_holds_too_much() {
+        const LARGE: u64 = 1 << 20;
+        const SMALL: u64 = 512 << 10;
+        let quota = TargetQuota::with_maximum(LARGE, LARGE);
+        let held = AtomicU64::new(0);
+        let hold = |bytes: u64| {
+            held.fetch_add(bytes, Ordering::SeqCst);
+            held.fetch_sub(bytes, Ordering::SeqCst);
+            quota.uncharge(bytes);
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..50_000 {
+                        if quota.charge(SMALL + 1, QuotaLimit::Open) {
+                            hold(SMALL + 1);
+                        }
+                        hold(quota.charge_some(SMALL + 1));
+                    }
+                });
+            }
+            for _ in 0..50_000 {
+                if quota.resize(SMALL).is_ok() {
+                    let all = held.load(Ordering::SeqCst);
+                    assert!(all <= bound_of(SMALL, QuotaLimit::Open), "{all}");
+                    quota.resize(LARGE).unwrap();
+                }
+            }
+        });
+        assert_eq!(quota.used(), 0);
     }
 
     #[test]

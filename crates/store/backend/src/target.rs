@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use samite_arena::Arena;
-use samite_types::{DatasetId, PartitionId, Result};
+use samite_types::{DatasetId, Error, ErrorKind, PartitionId, Result, human_bytes};
 
 use crate::commit::CommitTarget;
 use crate::store::RecordStore;
@@ -52,6 +52,17 @@ pub trait Backend: Send {
 
     /// How full the target is.
     fn usage(&self) -> TargetUsage;
+
+    /// Makes the target hold `capacity` bytes, while it is used. Not to be called by two threads at
+    /// once.
+    ///
+    /// # Errors
+    /// `Unsupported`: it has its size for good. `Invalid`: it cannot be so large, or so small.
+    /// `Conflict`: more is in use.
+    fn resize(&self, capacity: u64) -> Result<()> {
+        let words = format!("it has its size for good, not {}", human_bytes(capacity));
+        Err(Error::new(ErrorKind::Unsupported, words))
+    }
 
     /// The arena that clients on this host can map, if there is one.
     fn arena(&self) -> Option<Arc<Arena>>;

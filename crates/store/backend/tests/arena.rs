@@ -268,3 +268,57 @@ fn what_is_held_makes_a_change_go_elsewhere() {
     assert_eq!(at(&held, 0), at(&now, 0), "an untouched part moved");
     assert_ne!(at(&held, 1), at(&now, 1), "a held part was changed");
 }
+
+/// Bytes of the memory file for which the system has found pages.
+fn pages_len(arena: &Arena) -> u64 {
+    rustix::fs::fstat(arena.fd()).expect("fstat").st_blocks.unsigned_abs() * 512
+}
+
+#[test]
+fn a_target_grows_and_shrinks_under_its_records() {
+    const SMALL: u64 = 8 << 20;
+    const LARGE: u64 = 48 << 20;
+    // What is beside the blocks, and a huge page that cannot be split.
+    const REST: u64 = 4 << 20;
+    let (backend, mut store) = target(SMALL);
+    let arena = backend.arena().expect("arena");
+    let value = |number: u32| vec![number as u8; BLOCK_LEN];
+    let key = |number: u32| number.to_le_bytes();
+    let fill = |store: &mut Box<dyn RecordStore>, from: u32| {
+        let fits = |number: &u32| {
+            let value = value(*number);
+            store.put(&key(*number), WriteSource::Bytes(&value), Version(1)).is_ok()
+        };
+        (from..).take_while(fits).count() as u32 + from
+    };
+    let check = |store: &dyn RecordStore, count: u32| {
+        for number in 0..count {
+            let mut found = Vec::new();
+            for piece in pieces(store, &key(number)) {
+                piece.append_to(&mut found);
+            }
+            assert!(found == value(number), "record {number}");
+        }
+    };
+    let small = fill(&mut store, 0);
+    for _ in 0..3 {
+        backend.resize(LARGE).expect("grows");
+        assert_eq!(backend.usage().capacity, LARGE);
+        let large = fill(&mut store, small);
+        assert!(large > 5 * small, "{large} of {small}");
+        check(&*store, large);
+        let refused = backend.resize(SMALL).expect_err("more is in use");
+        assert_eq!(refused.kind(), ErrorKind::Conflict);
+        assert!(refused.message().contains("8 MiB") && refused.message().contains("in use"));
+        for number in small..large {
+            store.delete(&key(number)).expect("delete");
+        }
+        backend.resize(SMALL).expect("shrinks");
+        assert!(pages_len(&arena) <= SMALL + REST, "{}", pages_len(&arena));
+        assert_eq!(fill(&mut store, small), small, "it is full again");
+        check(&*store, small);
+    }
+    let more = backend.resize(u64::MAX).expect_err("more than there is");
+    assert_eq!(more.kind(), ErrorKind::Invalid);
+    assert_eq!(backend.resize(1).expect_err("too small").kind(), ErrorKind::Invalid);
+}

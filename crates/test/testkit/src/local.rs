@@ -41,6 +41,8 @@ pub struct LocalOptions {
     pub flash: Option<(PathBuf, u64)>,
     /// How often nodes look for damage by themselves.
     pub scrub_interval: Option<Duration>,
+    /// By how many microseconds the wall clocks of the nodes, from the first, are ahead.
+    pub clocks_ahead_us: Vec<i64>,
     /// How long things may take.
     pub timing: ClusterTiming,
 }
@@ -69,6 +71,7 @@ impl Default for LocalOptions {
             ticket_socket: None,
             flash: None,
             scrub_interval: Some(SCRUB_INTERVAL),
+            clocks_ahead_us: Vec::new(),
             timing: ClusterTiming::DEFAULT,
         }
     }
@@ -177,6 +180,12 @@ impl LocalCluster {
             key_file: Some(self.dir.key_path()),
             ticket_socket: self.options.ticket_socket.clone(),
             memory_bytes: self.options.memory_bytes,
+            clock_ahead_us: self
+                .options
+                .clocks_ahead_us
+                .get(node.get() as usize)
+                .copied()
+                .unwrap_or(0),
             shards: self.options.shards,
             coordinator,
             timing: self.options.timing,

@@ -6,6 +6,7 @@ use samite_client::{ClientOperation, ClientOptions, TransportKind};
 use samite_testkit::LocalCluster;
 use samite_types::{ErrorKind, NodeId, Redundancy};
 use samite_wire::control::DatasetSpec;
+use samite_wire::events::EventKind;
 use samite_wire::op::Operation;
 
 const TRANSPORTS: [TransportKind; 3] =
@@ -47,6 +48,62 @@ fn a_batch_of_a_thousand_puts_is_one_request_for_each_node() {
         }
         assert_eq!(operations, 1000);
     }
+}
+
+/// Waits until something is there, for a minute at most.
+fn wait<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_clock_that_is_wrong_is_told_by_its_node_and_no_other() {
+    let clocks_ahead_us = vec![0, -3_000_000, 0];
+    let options = samite_testkit::LocalOptions { clocks_ahead_us, ..Default::default() };
+    let cluster = LocalCluster::start(3, options).unwrap();
+    let client = cluster.client(options_of(TransportKind::Unix)).unwrap();
+    let clock = |node| client.node_status(NodeId(node)).unwrap().clock;
+    let found = wait("n1 compares clocks", || clock(1));
+    assert_eq!(found.from, NodeId(0));
+    assert!(found.ahead_us.abs_diff(-3_000_000) <= found.error_us, "{found:?}");
+    let told = |node| {
+        let events = client.node_events(NodeId(node), 0).unwrap().events;
+        events.into_iter().find(|event| event.kind == EventKind::ClockSkew)
+    };
+    let event = wait("n1 tells of it", || told(1));
+    assert_eq!(event.node, Some(NodeId(1)));
+    assert!(event.words.contains("behind that of n0"), "{}", event.words);
+    let right = wait("n2 compares clocks", || clock(2));
+    assert!(right.ahead_us.unsigned_abs() <= right.error_us, "{right:?}");
+    assert!(told(2).is_none() && told(0).is_none());
+}
+
+#[test]
+fn the_map_says_what_a_node_holds_since_it_was_resized() {
+    let cluster = LocalCluster::start(2, samite_testkit::LocalOptions::default()).unwrap();
+    let client = cluster.client(options_of(TransportKind::Unix)).unwrap();
+    // The leader itself, and one that follows it.
+    for (node, bytes) in [(0, 96 << 20), (1, 32 << 20), (1, 128 << 20)] {
+        let node = NodeId(node);
+        client.resize_node(node, bytes).unwrap();
+        assert_eq!(client.node_status(node).unwrap().capacity_bytes, bytes);
+        wait("the map follows", || {
+            let map = client.refresh_map().unwrap();
+            (map.node(node).unwrap().targets[0].capacity_bytes == bytes).then_some(())
+        });
+    }
+    let error = client.resize_node(NodeId(1), 1).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+}
+
+fn options_of(transport: TransportKind) -> ClientOptions {
+    options(transport, Duration::from_secs(10))
 }
 
 #[test]

@@ -66,6 +66,16 @@ impl ArenaMapping {
         unsafe { madvise(self.base.as_ptr().add(offset).cast(), len, advice) }
     }
 
+    /// Gives the pages of `offset .. offset + len` back to the system; the bytes read as zeros then.
+    /// The caller keeps the range within the mapping, at page bounds, and lets nobody have it.
+    pub(super) fn release(&self, offset: usize, len: usize) -> Result<(), Errno> {
+        assert!(offset <= self.len && len <= self.len - offset);
+        // SAFETY: the range lies in the mapping, which stays as it is; nobody relies on the bytes of
+        // blocks that nobody has: readers with an old reference compare generations, which lie
+        // elsewhere.
+        unsafe { madvise(self.base.as_ptr().add(offset).cast(), len, Advice::LinuxRemove) }
+    }
+
     /// Address of `len` bytes at `offset`.
     pub(super) fn at(&self, offset: u64, len: usize) -> NonNull<u8> {
         let offset = offset as usize;

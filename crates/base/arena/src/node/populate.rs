@@ -4,8 +4,8 @@
 //! group of its own (a batch job, a container) would be killed for memory that is the node's, and
 //! not be able to give it back. So it is granted only blocks whose pages are there.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use rustix::io::Errno;
@@ -33,42 +33,50 @@ pub(super) struct ArenaPopulator {
     start: usize,
     /// A bit for each block that was put in place before the thread came to it.
     early: Box<[AtomicU64]>,
+    /// A bit for each block whose pages were given back since.
+    absent: Box<[AtomicU64]>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
 struct PopulatorShared {
     stop: AtomicBool,
+    /// Where the thread is to stop, as an offset.
+    end: AtomicUsize,
     populated: AtomicU64,
+    /// Held while pages are put in place or given back; whether the system refuses them.
+    turn: Mutex<bool>,
+    changed: Condvar,
 }
 
 impl ArenaPopulator {
-    /// Starts it. Without it (no thread could be made) the arena works the same, with slower first touches.
-    pub(super) fn start(mapping: Arc<ArenaMapping>, layout: &ArenaLayout) -> Self {
+    /// Starts it; it goes as far as `end`. Without it (no thread could be made) the arena works the same, with slower first touches.
+    pub(super) fn start(mapping: Arc<ArenaMapping>, layout: &ArenaLayout, end: u64) -> Self {
         let shared = Arc::new(PopulatorShared::default());
+        shared.end.store(end as usize, Ordering::Relaxed);
         let start = layout.lookup_offset() as usize;
-        let end = layout.total_len() as usize;
         let thread = std::thread::Builder::new().name("populate".into()).spawn({
             let (shared, mapping) = (Arc::clone(&shared), Arc::clone(&mapping));
             move || {
                 // Without the lower priority it still works; with it, it disturbs nobody.
                 let _ = rustix::process::setpriority_process(None, NICE);
-                shared.run(&mapping, start, end);
+                shared.run(&mapping, start);
             }
         });
-        let words = (layout.block_count() as usize).div_ceil(64);
-        let early = (0..words).map(|_| AtomicU64::new(0)).collect();
-        Self { shared, mapping, start, early, thread: thread.ok() }
+        let bits = || {
+            let words = (layout.block_count() as usize).div_ceil(64);
+            (0..words).map(|_| AtomicU64::new(0)).collect()
+        };
+        Self { shared, mapping, start, early: bits(), absent: bits(), thread: thread.ok() }
     }
 
     /// Sees to it that all pages of a block at `offset` are there. Where memory is short they may not come; then it says no.
     pub(super) fn ensure(&self, block: u32, offset: u64) -> bool {
         let offset = offset as usize;
-        if offset + BLOCK_LEN <= self.start + self.populated() as usize {
-            return true;
-        }
-        let (early, bit) = (&self.early[block as usize / 64], 1 << (block % 64));
-        if early.load(Ordering::Relaxed) & bit != 0 {
+        let (word, bit) = (block as usize / 64, 1 << (block % 64));
+        let is_absent = self.absent[word].load(Ordering::Relaxed) & bit != 0;
+        let is_passed = offset + BLOCK_LEN <= self.start + self.populated() as usize;
+        if !is_absent && (is_passed || self.early[word].load(Ordering::Relaxed) & bit != 0) {
             return true;
         }
         match self.mapping.advise(offset, BLOCK_LEN, Advice::LinuxPopulateWrite) {
@@ -77,8 +85,30 @@ impl ArenaPopulator {
             Err(Errno::INVAL) => self.touch(offset),
             Err(_) => return false,
         }
-        early.fetch_or(bit, Ordering::Relaxed);
+        self.early[word].fetch_or(bit, Ordering::Relaxed);
+        self.absent[word].fetch_and(!bit, Ordering::Relaxed);
         true
+    }
+
+    /// Gives the pages of a block at `offset`, which nobody has, back to the system.
+    pub(super) fn release(&self, block: u32, offset: u64) {
+        self.absent[block as usize / 64].fetch_or(1 << (block % 64), Ordering::Relaxed);
+        // Where it cannot be, they stay.
+        let _ = self.mapping.release(offset as usize, BLOCK_LEN);
+    }
+
+    /// The thread is to go as far as `end` from now on. What it has put in place beyond, and beyond
+    /// `unused`, where no block was ever taken, goes back to the system.
+    pub(super) fn set_end(&self, end: u64, unused: u64) {
+        // First: so the thread comes to rest soon.
+        self.shared.end.store(end as usize, Ordering::SeqCst);
+        let mut refused = self.shared.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let (from, reached) = (unused as usize, self.start + self.populated() as usize);
+        if reached > from && self.mapping.release(from, reached - from).is_ok() {
+            self.shared.populated.store((from - self.start) as u64, Ordering::Relaxed);
+        }
+        *refused = false;
+        self.shared.changed.notify_one();
     }
 
     /// Writes to each page of a block what is there already.
@@ -96,23 +126,33 @@ impl ArenaPopulator {
 
 impl PopulatorShared {
     /// Goes upwards, as the arena does when it takes blocks that were never used.
-    fn run(&self, mapping: &ArenaMapping, start: usize, end: usize) {
-        let mut offset = start;
-        while offset < end && !self.stop.load(Ordering::Relaxed) {
-            let len = STEP_LEN.min(end - offset);
-            // An old kernel, or no memory left: the rest is populated by use.
-            if mapping.advise(offset, len, Advice::LinuxPopulateWrite).is_err() {
-                return;
+    fn run(&self, mapping: &ArenaMapping, start: usize) {
+        let mut refused = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        while !self.stop.load(Ordering::SeqCst) {
+            let offset = start + self.populated.load(Ordering::Relaxed) as usize;
+            let left = self.end.load(Ordering::SeqCst).saturating_sub(offset);
+            if left == 0 || *refused {
+                refused = self.changed.wait(refused).unwrap_or_else(PoisonError::into_inner);
+                continue;
             }
-            self.populated.fetch_add(len as u64, Ordering::Relaxed);
-            offset += len;
+            let len = STEP_LEN.min(left);
+            // An old kernel, or no memory left: the rest is populated by use.
+            match mapping.advise(offset, len, Advice::LinuxPopulateWrite) {
+                Ok(()) => drop(self.populated.fetch_add(len as u64, Ordering::Relaxed)),
+                Err(_) => *refused = true,
+            }
+            drop(refused);
+            refused = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
 impl Drop for ArenaPopulator {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
+        self.shared.stop.store(true, Ordering::SeqCst);
+        // It looks again, or has not begun to wait.
+        drop(self.shared.turn.lock().unwrap_or_else(PoisonError::into_inner));
+        self.shared.changed.notify_one();
         if let Some(thread) = self.thread.take() {
             // It cannot have panicked; and if it had, the arena would go all the same.
             let _ = thread.join();

@@ -38,6 +38,8 @@ pub struct ClusterSetup {
     pub metrics: Option<String>,
     /// So many nodes, from the first, have a coordinator instance; where they keep its state together, these have its first voters.
     pub coordinators: u32,
+    /// Where the coordinators of a cluster on several hosts are, as URLs; number *i* is node *i*.
+    pub coordinator_urls: Vec<String>,
     /// The process with the third voter of a cluster of two nodes.
     pub third_voter: Option<VoterEntry>,
     /// etcd endpoints, as `http://HOST:PORT` or `https://HOST:PORT`; none when the coordinator of the first node keeps its state in a file.
@@ -67,6 +69,7 @@ impl Default for ClusterSetup {
             ticket_socket: None,
             metrics: None,
             coordinators: 1,
+            coordinator_urls: Vec::new(),
             third_voter: None,
             etcd: Vec::new(),
             etcd_tls: None,

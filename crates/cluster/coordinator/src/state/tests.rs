@@ -3,6 +3,8 @@ use samite_wire::control::{
     BackendSpec, DatasetData, DatasetSpec, DurabilityKind, NULL_BACKEND, SemanticsKind, TargetInfo,
 };
 
+use samite_wire::membership::AdminRequest;
+
 use super::before::{DatasetOfTwoBackends, OneOfTwoBackends, SpecOfTwoBackends};
 use super::*;
 
@@ -51,7 +53,7 @@ fn saved_before<Map: Serialize>(
     version: u32,
     map_of: impl FnOnce(MapWithoutLosses) -> Map,
 ) -> Vec<u8> {
-    let now = decode(&first.export()).unwrap();
+    let now = decode(&first.export()).unwrap().saved;
     let map = first.map().unwrap().data().clone();
     let map = MapWithoutLosses {
         datasets: map.datasets.iter().map(before).collect(),
@@ -90,6 +92,19 @@ fn a_state_of_before_there_were_losses_is_taken_over() {
     let third = take_over(&second.export());
     let losses = third.map().unwrap().losses_known();
     assert_eq!((losses[0].partitions, losses[0].of), (4, 4));
+}
+
+#[test]
+fn a_state_in_which_nobody_is_held_back_is_taken_over() {
+    let mut first = coordinator();
+    first.admin_request(NodeId(1), AdminRequest::Add).unwrap();
+    let mut saved = decode(&first.export()).unwrap().saved;
+    saved.version = VERSION_WITHOUT_HELD_BACK;
+    let mut second = take_over(&control::encode(&saved));
+    assert_eq!(second.export(), first.export());
+    let info = NodeInfo { node: NodeId(1), targets: Vec::new(), ..info(1) };
+    let map = second.join(info, Duration::ZERO).unwrap().unwrap();
+    assert!(!map.state(NodeId(1)).unwrap().is_draining);
 }
 
 #[test]

@@ -45,6 +45,58 @@ fn nodes_are_added_drained_and_removed_under_way() {
 }
 
 #[test]
+fn a_node_that_is_held_back_gets_nothing_until_it_is_used() {
+    let mut cluster = Cluster::mirrored(3);
+    cluster.coordinator.admin_request(NodeId(3), AdminRequest::Invite).unwrap();
+    let revision = cluster.coordinator.revision();
+    cluster.coordinator.admin_request(NodeId(3), AdminRequest::Invite).unwrap();
+    assert_eq!(cluster.coordinator.revision(), revision, "it is known");
+    // Also by the instance that leads next.
+    let (state, timing) = (cluster.coordinator.export(), crate::ClusterTiming::DEFAULT);
+    let mut next = crate::Coordinator::take_over(&state, timing, cluster.now).unwrap();
+    let map = next.join(node(3, "tcp://h:1"), cluster.now).unwrap().unwrap();
+    assert!(map.state(NodeId(3)).unwrap().is_draining);
+    cluster.join(3);
+    cluster.alive.push(3);
+    cluster.sync();
+    cluster.check_even(3);
+    cluster.coordinator.admin_request(NodeId(3), AdminRequest::Invite).unwrap();
+    cluster.sync();
+    cluster.check_even(3);
+    cluster.coordinator.admin_request(NodeId(3), AdminRequest::Undrain).unwrap();
+    cluster.sync();
+    cluster.check_even(4);
+    // One that never came, and one that is wanted at once after all.
+    for (node, then) in [(4, AdminRequest::Remove { force: false }), (5, AdminRequest::Add)] {
+        cluster.coordinator.admin_request(NodeId(node), AdminRequest::Invite).unwrap();
+        cluster.coordinator.admin_request(NodeId(node), then).unwrap();
+    }
+    assert_eq!(
+        cluster.coordinator.join(node(4, "tcp://h:1"), cluster.now).unwrap_err().kind(),
+        ErrorKind::Exists
+    );
+    cluster.join(5);
+    assert!(!cluster.map().state(NodeId(5)).unwrap().is_draining);
+}
+
+#[test]
+fn two_hosts_with_one_number_do_not_take_it_from_each_other() {
+    let mut cluster = Cluster::mirrored(3);
+    let there = samite_wire::control::NodeInfo {
+        host: "elsewhere".into(),
+        incarnation: u64::MAX,
+        ..node(2, "tcp://h:1")
+    };
+    let refused = cluster.coordinator.join(there.clone(), cluster.now).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    assert!(refused.message().contains("lives on another host"), "{refused}");
+    cluster.alive.retain(|node| *node != 2);
+    cluster.pass(3000);
+    cluster.coordinator.join(there, cluster.now).unwrap();
+    assert_eq!(cluster.map().node(NodeId(2)).unwrap().host, "elsewhere", "it has moved");
+}
+
+#[test]
 fn a_group_that_is_full_of_former_goals_makes_room_for_the_next() {
     let mut cluster = Cluster::mirrored(9);
     let members = |cluster: &Cluster| cluster.groups()[0].members.clone();

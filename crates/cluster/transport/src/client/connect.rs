@@ -11,7 +11,7 @@ use samite_types::{
     ClientId, Deadline, Entropy, Error, ErrorKind, NodeId, RequestId, Result, SystemEntropy,
 };
 use samite_wire::frame::{FrameKind, HEADER_LEN};
-use samite_wire::hello::{RingLayout, Welcome};
+use samite_wire::hello::{RingLayout, VERSION, Welcome, version_3};
 
 use super::channel::HandshakeChannel;
 use super::descriptor::LinkDescriptor;
@@ -75,7 +75,7 @@ pub(super) fn connect(
     let wants_rings = address.transport() == TransportKind::Shm;
     insist(address, credential, deadline, |mut channel, form| {
         let (node, welcome) = handshake(&mut channel, form, (wants_rings, credential), who)?;
-        let mut shared = open(channel, address.clone(), node, &welcome)?;
+        let mut shared = open(channel, address.clone(), (node, form.version()), &welcome)?;
         shared.faults = who.faults.clone();
         Ok(shared)
     })
@@ -161,6 +161,14 @@ enum HelloForm {
 }
 
 impl HelloForm {
+    /// The version that is spoken after it: there is one for each form, so far.
+    const fn version(self) -> u8 {
+        match self {
+            Self::Newest => VERSION,
+            Self::Version3 => version_3::VERSION,
+        }
+    }
+
     /// Those of the next try. A node that does not know the newest words says that they are
     /// damaged, or of another version; so does one that knows them of the older ones.
     fn after(self, failure: ErrorKind, credential: &Credential) -> Self {
@@ -254,7 +262,7 @@ fn handshake(
 fn open(
     channel: HandshakeChannel,
     address: Address,
-    node: NodeId,
+    (node, version): (NodeId, u8),
     welcome: &Welcome,
 ) -> Result<LinkShared> {
     let HandshakeChannel { fd, descriptors, tls, .. } = channel;
@@ -278,6 +286,7 @@ fn open(
         address,
         node,
         map_epoch: welcome.map_epoch,
+        version,
         socket: LinkDescriptor::new(fd),
         table: RequestTable::new(),
         sender,

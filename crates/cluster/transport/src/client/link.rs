@@ -28,7 +28,7 @@ const SLICES_TOGETHER: usize = 192;
 /// The threads that wait for replies read the connection, and no other; each, as it goes, files
 /// replies that are not its own. So a thread alone pays one send and one receive for a call.
 pub struct NodeLink {
-    shared: Arc<LinkShared>,
+    pub(super) shared: Arc<LinkShared>,
 }
 
 impl fmt::Debug for NodeLink {
@@ -40,7 +40,7 @@ impl fmt::Debug for NodeLink {
 /// A request in flight. Dropping it gives up the reply, not the request.
 #[must_use = "a request's outcome is in its reply"]
 pub struct RequestTicket {
-    shared: Arc<LinkShared>,
+    pub(super) shared: Arc<LinkShared>,
     id: RequestId,
     /// The request has left, so that a reply may come.
     is_sent: AtomicBool,

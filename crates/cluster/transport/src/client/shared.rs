@@ -35,6 +35,8 @@ pub(super) struct LinkShared {
     pub(super) address: Address,
     pub(super) node: NodeId,
     pub(super) map_epoch: Epoch,
+    /// Of the protocol, which both ends speak.
+    pub(super) version: u8,
     pub(super) socket: LinkDescriptor,
     pub(super) table: RequestTable,
     pub(super) sender: SocketSender,

@@ -1,6 +1,6 @@
 //! `samite down`: end a cluster.
 
-mod asked;
+pub mod asked;
 mod connected;
 
 use std::time::Duration;

@@ -1,7 +1,8 @@
-//! `samite node`: one node in the foreground, and what can be done with the nodes of a local cluster.
+//! `samite node`: one node in the foreground, and what can be done with the nodes of a cluster.
 
 mod by_hand;
 mod change;
+mod far;
 mod serve;
 mod upgrade;
 
@@ -11,7 +12,7 @@ pub use change::parse_node;
 use crate::cluster::ClusterTarget;
 use crate::failure::CommandFailure;
 
-/// Add, drain, remove or restart nodes of a local cluster; without any of these, serve one node
+/// Add, drain, remove or restart nodes; without any of these, serve one node
 ///
 /// `samite up` starts the nodes that serve. Such a node has its key, socket and log in the cluster's directory. With `--coordinator` it is one of
 /// nodes on several hosts, each started there by hand. SIGTERM, SIGINT and SIGHUP end it in order. SAMITE_LOG sets what is logged, `info` by default.
@@ -22,6 +23,7 @@ use crate::failure::CommandFailure;
     after_help = "\
 Examples:
   samite node add
+  samite node add --host d,e
   samite node drain 2 && samite node remove 2
   samite node --node 1 --nodes 2 --coordinator tcp://a:7001 --listen b:7001 --key-file key"
 )]

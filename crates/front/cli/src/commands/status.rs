@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use samite_client::Client;
 use samite_client::runtime::{ClusterFile, ClusterSetup, NodeEntry};
 use samite_fs::FileSystem;
 use samite_launch::{local, mounts, node_life};
 use samite_placement::ClusterMap;
 use samite_types::{NodeId, Redundancy, Result as SamiteResult, human_bytes};
 use samite_wire::control::{NodeReachability, NodeState};
-use samite_wire::status::{NodeMetrics, NodeStatus};
+use samite_wire::status::{ClockDifference, NodeMetrics, NodeStatus};
 
 use crate::cluster::{ClusterTarget, FILES_DATASET};
 use crate::failure::{CommandFailure, ExitCode};
@@ -130,7 +131,7 @@ fn one(args: &StatusArgs, target: &ClusterTarget) -> Result<(), CommandFailure> 
         }
         durable(&mut out, &answers)?;
         tls(&mut out, &file.setup)?;
-        table(&mut out, &answers, state)?;
+        table(&mut out, target, &answers, state)?;
         ends(&mut out, target, &file, &answers)?;
     }
     out.finish()?;
@@ -182,9 +183,16 @@ fn word(
 
 /// Each node is asked by a client of its own, so that a dead one does not stand in the way of the others.
 fn ask(target: &ClusterTarget, entry: &NodeEntry) -> SamiteResult<NodeStatus> {
-    target
-        .connect_to(std::slice::from_ref(entry), Some(TIMEOUT))
-        .and_then(|client| client.node_status(entry.node))
+    connect(target, entry)?.node_status(entry.node)
+}
+
+fn connect(target: &ClusterTarget, entry: &NodeEntry) -> SamiteResult<Client> {
+    target.connect_to(std::slice::from_ref(entry), Some(TIMEOUT))
+}
+
+/// By how much the clock of a node that answers differs from others, if it tells.
+fn ask_clock(target: &ClusterTarget, entry: &NodeEntry) -> Option<ClockDifference> {
+    connect(target, entry).ok()?.clock_difference(entry.node).ok()?
 }
 
 /// A node, and all that it tells of itself.
@@ -198,9 +206,11 @@ fn node_as_json(
     match answer {
         Ok(status) => {
             let metrics = ask_metrics(target, entry).ok();
+            let clock = ask_clock(target, entry);
             serde_json::json!({
                 "node": entry.node, "pid": status.pid, "socket": socket, "tcp": entry.tcp,
                 "host": entry.host, "serving": true, "state": state, "status": status,
+                "clock": clock,
                 "metrics_address": metrics.as_ref().and_then(|all| all.address.as_ref()),
                 "metrics": metrics.as_ref().map(|all| samples_as_json(&all.samples)),
             })
@@ -215,9 +225,7 @@ fn node_as_json(
 
 /// The metrics of a node; one of another version may have none.
 fn ask_metrics(target: &ClusterTarget, entry: &NodeEntry) -> SamiteResult<NodeMetrics> {
-    target
-        .connect_to(std::slice::from_ref(entry), Some(TIMEOUT))
-        .and_then(|client| client.node_metrics(entry.node))
+    connect(target, entry)?.node_metrics(entry.node)
 }
 
 /// The line about the whole.
@@ -348,6 +356,7 @@ fn ends(
 
 fn table(
     out: &mut CommandOutput,
+    target: &ClusterTarget,
     answers: &[(&NodeEntry, SamiteResult<NodeStatus>)],
     state: impl Fn(&NodeEntry) -> &'static str,
 ) -> Result<(), CommandFailure> {
@@ -388,13 +397,17 @@ fn table(
         }
     }
     for (entry, answer) in answers {
-        for target in answer.iter().flat_map(|status| &status.targets) {
+        let clock = answer.as_ref().ok().and_then(|_| ask_clock(target, entry));
+        if let Some(clock) = clock.filter(|clock| clock.certain_us() >= ClockDifference::LARGE_US) {
+            out.line(clock.words(entry.node))?;
+        }
+        for other in answer.iter().flat_map(|status| &status.targets) {
             out.line(format!(
                 "node {}: target {} holds {} of {}",
                 entry.node,
-                target.backend,
-                human_bytes(target.used_bytes),
-                human_bytes(target.capacity_bytes),
+                other.backend,
+                human_bytes(other.used_bytes),
+                human_bytes(other.capacity_bytes),
             ))?;
         }
     }

@@ -1,6 +1,6 @@
 //! `samite up`: start a cluster, on this host or on several.
 
-mod hosts;
+pub mod hosts;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -71,6 +71,12 @@ pub fn network_name(host: &str) -> &str {
     host.rsplit_once('@').map_or(host, |(_, name)| name)
 }
 
+/// The launcher where nobody names one: `srun` in a job of Slurm, else `ssh`.
+#[must_use]
+pub fn usual_launcher(env: impl Fn(&str) -> Option<String>) -> HostLauncher {
+    if env("SLURM_JOB_NODELIST").is_some() { HostLauncher::Srun } else { ssh() }
+}
+
 /// The hosts of the job that this process belongs to, and its launcher; `None`: it is in no job of
 /// several hosts' kind.
 ///
@@ -111,6 +117,9 @@ mod tests {
         let env = |name: &str| (name == "PBS_NODEFILE").then(|| path.display().to_string());
         assert_eq!(of_job(env).unwrap().unwrap().0, ["a", "b", "me@c"]);
         assert!(of_job(|_| None).unwrap().is_none());
+        assert_eq!(usual_launcher(|_| None), ssh());
+        let slurm = |name: &str| (name == "SLURM_JOB_NODELIST").then(|| "a".to_owned());
+        assert_eq!(usual_launcher(slurm), HostLauncher::Srun);
         std::fs::write(&path, "# nobody\n").unwrap();
         assert!(from_file(&path).unwrap_err().message().ends_with("no hosts"));
         for bad in ["-oProxyCommand=x", "a;b", "a b", "", "$(x)"] {

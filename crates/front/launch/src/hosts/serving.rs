@@ -14,15 +14,12 @@ use samite_placement::ClusterMap;
 use samite_types::{Error, ErrorKind, NodeId, Result};
 
 use super::list::network_name;
-use super::session::{END_TIMEOUT, HostLauncher, HostSession};
+use super::session::{HostLauncher, HostSession, end_all, keep_all};
 use super::{HostAnswer, HostPlan, NodePlan};
 use crate::io_context::failed;
 
 /// How long one request may take while the nodes start.
 const STEP_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long hosts may take to say that they keep their nodes: longer than one waits for the
-/// description there.
-const KEEP_TIMEOUT: Duration = Duration::from_secs(15);
 /// A host is told the names of so many others, by which it finds its own address.
 const OTHERS_MAX: usize = 8;
 /// Between two looks at whether the cluster serves.
@@ -149,10 +146,11 @@ impl StartingHosts {
             let own = network_name(host);
             let plan = HostPlan {
                 cluster: self.plan.cluster.clone(),
-                key: self.plan.key,
+                keys: self.plan.key.to_vec(),
                 host: own.to_owned(),
                 others: names().filter(|name| name != own).take(OTHERS_MAX).collect(),
                 port: self.plan.port,
+                joins: None,
             };
             let (launcher, program) = (&self.plan.launcher, &self.plan.program);
             self.asked.push_back(HostSession::start(launcher, host, program, &plan)?);
@@ -275,24 +273,7 @@ impl StartingHosts {
     /// # Errors
     /// As of [`HostSession::answer`], of all hosts that do not.
     pub fn keep(&mut self, interrupted: &AtomicBool) -> Result<()> {
-        let mut failures: Vec<Error> = Vec::new();
-        let mut begun = Vec::new();
-        for place in &mut self.places {
-            match place.session.begin_keep() {
-                Ok(()) => begun.push(&mut place.session),
-                Err(error) => failures.push(error),
-            }
-        }
-        // One deadline for all.
-        let until = Instant::now() + KEEP_TIMEOUT;
-        let waited = begun.into_iter().map(|session| session.wait_kept(until, interrupted));
-        failures.extend(waited.filter_map(Result::err));
-        if failures.is_empty() {
-            return Ok(());
-        }
-        let mut words: Vec<&str> = failures.iter().map(Error::message).collect();
-        words.dedup();
-        Err(Error::new(ErrorKind::Unavailable, words.join("; ")))
+        keep_all(self.places.iter_mut().map(|place| &mut place.session), interrupted)
     }
 
     /// Asks the nodes of hosts that have [kept](Self::keep) them to end after all: the sessions
@@ -310,16 +291,7 @@ impl StartingHosts {
         let places = std::mem::take(&mut self.places).into_iter().map(|place| place.session);
         let others = std::mem::take(&mut self.asked).into_iter();
         let others = others.chain(std::mem::take(&mut self.failed));
-        let mut sessions: Vec<HostSession> = places.chain(others).collect();
-        sessions.retain(|session| !session.is_kept());
-        sessions.iter_mut().for_each(HostSession::begin_end);
-        // One deadline for all.
-        let until = Instant::now() + END_TIMEOUT;
-        let late = sessions.iter_mut().filter_map(|session| {
-            let host = session.host().to_owned();
-            (!session.wait_end(until)).then_some(host)
-        });
-        late.collect()
+        end_all(places.chain(others).collect())
     }
 }
 

@@ -25,6 +25,9 @@ pub const STAY_OPTION: &str = "--stay";
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a session may take to end its node and to remove what it made.
 pub const END_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long hosts may take to say that they keep their nodes: longer than one waits for the
+/// description there.
+const KEEP_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a host that listens no more may take to say why.
 const WORDS_TIMEOUT: Duration = Duration::from_secs(1);
 /// How much of the standard error of a launcher is kept, in bytes.
@@ -250,6 +253,48 @@ impl HostSession {
     }
 }
 
+/// Has all these hosts leave their nodes running, once these have described the cluster there.
+///
+/// # Errors
+/// As of [`HostSession::answer`], of all hosts that do not.
+pub fn keep_all<'a>(
+    sessions: impl Iterator<Item = &'a mut HostSession>,
+    interrupted: &AtomicBool,
+) -> Result<()> {
+    let mut failures: Vec<Error> = Vec::new();
+    let mut begun = Vec::new();
+    for session in sessions {
+        match session.begin_keep() {
+            Ok(()) => begun.push(session),
+            Err(error) => failures.push(error),
+        }
+    }
+    // One deadline for all.
+    let until = Instant::now() + KEEP_TIMEOUT;
+    let waited = begun.into_iter().map(|session| session.wait_kept(until, interrupted));
+    failures.extend(waited.filter_map(Result::err));
+    if failures.is_empty() {
+        return Ok(());
+    }
+    let mut words: Vec<&str> = failures.iter().map(Error::message).collect();
+    words.dedup();
+    Err(Error::new(ErrorKind::Unavailable, words.join("; ")))
+}
+
+/// Ends those of these sessions that were not kept. The names of hosts that have not ended theirs in
+/// time.
+pub fn end_all(mut sessions: Vec<HostSession>) -> Vec<String> {
+    sessions.retain(|session| !session.is_kept());
+    sessions.iter_mut().for_each(HostSession::begin_end);
+    // One deadline for all.
+    let until = Instant::now() + END_TIMEOUT;
+    let late = sessions.iter_mut().filter_map(|session| {
+        let host = session.host().to_owned();
+        (!session.wait_end(until)).then_some(host)
+    });
+    late.collect()
+}
+
 impl Drop for HostSession {
     fn drop(&mut self) {
         if !self.is_kept {
@@ -283,10 +328,11 @@ mod tests {
         let words = ["sh", "-c", script].map(str::to_owned);
         let plan = HostPlan {
             cluster: "c".into(),
-            key: [7; 32],
+            keys: vec![7; 32],
             host: "h".into(),
             others: Vec::new(),
             port: None,
+            joins: None,
         };
         HostSession::start(&HostLauncher::Words(words.to_vec()), "h", "samite", &plan).unwrap()
     }

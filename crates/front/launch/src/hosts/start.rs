@@ -6,20 +6,25 @@ use std::process::Child;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
+use samite_client::ClusterKeys;
 use samite_client::runtime::{ClusterDir, RuntimeDir};
 use samite_transport::host::host_identity;
-use samite_types::{Error, ErrorKind, Result};
+use samite_types::{Error, ErrorKind, NodeId, Result};
 use serde::Serialize;
 
-use super::{HostAnswer, HostPlan, KEEP, NodePlan, read_line};
+use super::{HostAnswer, HostPlan, JoinKind, KEEP, NodePlan, read_line};
 use crate::io_context::{SystemContext as _, failed};
-use crate::local::{self, spawn};
+use crate::local::{self, ClusterLock, spawn};
+use crate::node_command::NetworkPlaces;
+use crate::node_life;
 use crate::process::NodeProcess;
 
 /// Between two looks at a node that starts.
 const LOOK: Duration = Duration::from_millis(10);
 /// Between two looks at one that runs.
 const WATCH: Duration = Duration::from_millis(200);
+/// How long another command that works on the cluster's directory is waited for.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the node may take to describe the cluster, once it serves.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A port that nothing needs to listen on: it only chooses a route.
@@ -56,19 +61,18 @@ fn start(
     output: &mut impl Write,
     stays: bool,
 ) -> Result<()> {
+    let keys = ClusterKeys::parse(&plan.keys)?;
     runtime.create()?;
-    let lock = local::claim(dir)?;
-    let made = HostDirectory(Some(dir));
-    local::note_made(dir)?;
-    dir.write_key(&plan.key)?;
+    let (lock, mut made) = HostDirectory::take(dir, plan, &keys)?;
     let (identity, listen) = (host_identity()?, place(plan)?);
     let place = HostAnswer::Place { identity, listen: listen.clone(), dir: dir.path().to_owned() };
     say(output, &place)?;
     let Some(node) = read_line::<NodePlan>(&mut input)? else { return Ok(()) };
+    made.note(&node, plan.joins)?;
     // The node writes the cluster's description.
     drop(lock);
     let lines = lines(input)?;
-    let mut running = RunningNode::spawn(dir, &node, &listen)?;
+    let mut running = RunningNode::spawn(dir, &node, (&listen, plan.joins.is_some()))?;
     let socket = dir.socket_path(node.node)?;
     while std::os::unix::net::UnixStream::connect(&socket).is_err() {
         running.check(dir, &node)?;
@@ -86,7 +90,7 @@ fn start(
         }
     }
     let until = Instant::now() + DESCRIBE_TIMEOUT;
-    while dir.read_cluster_file().is_err() {
+    while plan.joins != Some(JoinKind::Restarted) && !running.is_described(dir, node.node) {
         running.check(dir, &node)?;
         if Instant::now() >= until {
             let words =
@@ -117,21 +121,78 @@ fn lines(input: impl BufRead + Send + 'static) -> Result<Receiver<String>> {
     Ok(lines)
 }
 
-/// The cluster's directory, which is removed unless the cluster is to be kept.
-struct HostDirectory<'a>(Option<&'a ClusterDir>);
+/// The cluster's directory, from which goes what was made there unless the node is to be kept.
+struct HostDirectory<'a> {
+    dir: &'a ClusterDir,
+    remains: DirectoryRemains,
+}
 
-impl HostDirectory<'_> {
+/// What a node leaves that is not kept.
+enum DirectoryRemains {
+    /// Not even the directory: it was made for this node.
+    Nothing,
+    /// What others had there, without the files of this node.
+    Others(NodeId),
+    /// All that was there.
+    All,
+}
+
+impl<'a> HostDirectory<'a> {
+    /// Makes it. One that belongs to the cluster that the node joins is taken as it is: other nodes
+    /// may live there, mounts of the cluster, or what this node had before.
+    fn take(
+        dir: &'a ClusterDir,
+        plan: &HostPlan,
+        keys: &ClusterKeys,
+    ) -> Result<(ClusterLock, Self)> {
+        let is_known =
+            plan.joins.is_some() && dir.read_keys().is_ok_and(|known| known.id() == keys.id());
+        if is_known && let Some(lock) = local::lock(dir, LOCK_TIMEOUT)? {
+            return Ok((lock, Self { dir, remains: DirectoryRemains::All }));
+        }
+        let lock = local::claim(dir)?;
+        let made = Self { dir, remains: DirectoryRemains::Nothing };
+        local::note_made(dir)?;
+        dir.write_keys(keys)?;
+        Ok((lock, made))
+    }
+
+    /// Notes that this node is started there.
+    ///
+    /// # Errors
+    /// `Conflict`: it lives there, or is one that somebody has started by hand.
+    fn note(&mut self, node: &NodePlan, joins: Option<JoinKind>) -> Result<()> {
+        if let Some(process) = node_life::process(self.dir, node.node) {
+            let words = format!("{} runs here already (pid {})", node.node, process.pid);
+            return Err(Error::new(ErrorKind::Conflict, words));
+        }
+        let is_restart = joins == Some(JoinKind::Restarted);
+        let was_here = node_life::path(self.dir, node.node).exists();
+        if is_restart && was_here && !local::was_made(self.dir) {
+            let words = format!("{} was started by hand: start it as before", node.node);
+            return Err(Error::new(ErrorKind::Conflict, words));
+        }
+        if !is_restart && matches!(self.remains, DirectoryRemains::All) {
+            // What a node of this number has left, which was removed.
+            local::remove_node_files(self.dir, node.node)?;
+            self.remains = DirectoryRemains::Others(node.node);
+        }
+        Ok(())
+    }
+
     fn keep(mut self) {
-        self.0 = None;
+        self.remains = DirectoryRemains::All;
     }
 }
 
 impl Drop for HostDirectory<'_> {
     fn drop(&mut self) {
-        if let Some(dir) = self.0 {
-            // What cannot be removed is somebody else's.
-            let _ = local::sweep(dir);
-        }
+        // What cannot be removed is somebody else's.
+        let _ = match self.remains {
+            DirectoryRemains::Nothing => local::sweep(self.dir),
+            DirectoryRemains::Others(node) => local::remove_node_files(self.dir, node),
+            DirectoryRemains::All => Ok(()),
+        };
     }
 }
 
@@ -139,9 +200,26 @@ impl Drop for HostDirectory<'_> {
 struct RunningNode(Child, bool);
 
 impl RunningNode {
-    fn spawn(dir: &ClusterDir, node: &NodePlan, listen: &str) -> Result<Self> {
-        let child = spawn::far_node(dir, &node.setup, node.node, (listen, &node.coordinators))?;
-        Ok(Self(child, false))
+    fn spawn(
+        dir: &ClusterDir,
+        node: &NodePlan,
+        (listen, is_founded): (&str, bool),
+    ) -> Result<Self> {
+        let places = NetworkPlaces {
+            listen: vec![listen.to_owned()],
+            coordinators: node.coordinators.clone(),
+            is_founded,
+        };
+        Ok(Self(spawn::far_node(dir, &node.setup, node.node, &places)?, false))
+    }
+
+    /// Whether the cluster is described there, with this process.
+    fn is_described(&self, dir: &ClusterDir, node: NodeId) -> bool {
+        let file = dir.read_cluster_file();
+        file.is_ok_and(|file| {
+            let mut entries = file.nodes.iter();
+            entries.any(|entry| entry.node == node && entry.pid() == Some(self.0.id()))
+        })
     }
 
     /// Fails when it has ended.
@@ -230,10 +308,11 @@ mod tests {
         let runtime = RuntimeDir::at(scratch.path().join("run")).unwrap();
         let plan = HostPlan {
             cluster: "c".into(),
-            key: [7; 32],
+            keys: vec![7; 32],
             host: "localhost".into(),
             others: Vec::new(),
             port: None,
+            joins: None,
         };
         let mut input = serde_json::to_vec(&plan).unwrap();
         input.push(b'\n');
@@ -252,10 +331,11 @@ mod tests {
         let runtime = RuntimeDir::at(scratch.path().join("run")).unwrap();
         let plan = HostPlan {
             cluster: "c".into(),
-            key: [7; 32],
+            keys: vec![7; 32],
             host: "127.0.0.1".into(),
             others: Vec::new(),
             port: Some(taken.local_addr().unwrap().port()),
+            joins: None,
         };
         let input = serde_json::to_vec(&plan).unwrap();
         let mut output = Vec::new();
@@ -264,6 +344,52 @@ mod tests {
         let HostAnswer::Failed(words) = answer else { panic!("{answer:?}") };
         assert!(words.contains("in use"), "{words}");
         assert!(!runtime.path().exists());
+    }
+
+    #[test]
+    fn a_node_that_joins_takes_the_directory_of_its_cluster_as_it_is() {
+        let scratch = tempfile::tempdir().unwrap();
+        let runtime = RuntimeDir::at(scratch.path().join("run")).unwrap();
+        runtime.create().unwrap();
+        let dir = runtime.cluster("c").unwrap();
+        local::make_directory(&dir).unwrap();
+        let keys = ClusterKeys::parse(&[7; 32]).unwrap();
+        dir.write_keys(&keys).unwrap();
+        let plan = |joins, key| HostPlan {
+            cluster: "c".into(),
+            keys: vec![key; 32],
+            host: "localhost".into(),
+            others: Vec::new(),
+            port: None,
+            joins,
+        };
+        let node = NodePlan {
+            node: NodeId(3),
+            coordinators: Vec::new(),
+            setup: samite_client::runtime::ClusterSetup::default(),
+        };
+        for name in ["mount-7.json", "n3.voter", "n1.log"] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        let left = |joins| {
+            let (_lock, mut taken) = HostDirectory::take(&dir, &plan(joins, 7), &keys).unwrap();
+            let noted = taken.note(&node, joins);
+            drop(taken);
+            noted.map(|()| dir.path().join("n3.voter").exists())
+        };
+        assert!(left(Some(JoinKind::Restarted)).unwrap(), "what it had before");
+        std::fs::write(node_life::path(&dir, NodeId(3)), "").unwrap();
+        let refused = left(Some(JoinKind::Restarted)).unwrap_err();
+        assert!(refused.message().contains("by hand"), "{refused}");
+        assert!(!left(Some(JoinKind::Added)).unwrap(), "what another of its number had");
+        assert!(dir.path().join("mount-7.json").exists() && dir.path().join("n1.log").exists());
+        // Remains of another cluster of this name, of which no node lives.
+        let other = ClusterKeys::parse(&[8; 32]).unwrap();
+        let (lock, taken) =
+            HostDirectory::take(&dir, &plan(Some(JoinKind::Added), 8), &other).unwrap();
+        assert!(!dir.path().join("n1.log").exists());
+        drop((lock, taken));
+        assert!(!dir.path().exists());
     }
 
     #[test]

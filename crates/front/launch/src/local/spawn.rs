@@ -13,7 +13,7 @@ use samite_types::{Error, NodeId, Redundancy, Result};
 
 use crate::etcd_members::member;
 use crate::io_context::SystemContext as _;
-use crate::node_command::{far_node_arguments, node_arguments};
+use crate::node_command::{NetworkPlaces, far_node_arguments, node_arguments};
 use crate::process;
 
 /// The variables that glibc's `malloc` reads; another libc pays no heed.
@@ -35,8 +35,7 @@ pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Chil
     start_node(dir, node, node_arguments(dir, setup, node), session)
 }
 
-/// Starts a node of a cluster on several hosts, which listens at the first of these `HOST:PORT`;
-/// the others are the URLs of the coordinators. Its session is its own: that in which the launcher
+/// Starts a node of a cluster on several hosts. Its session is its own: that in which the launcher
 /// runs programs ends.
 ///
 /// # Errors
@@ -45,7 +44,7 @@ pub fn far_node(
     dir: &ClusterDir,
     setup: &ClusterSetup,
     node: NodeId,
-    places: (&str, &[String]),
+    places: &NetworkPlaces,
 ) -> Result<Child> {
     start_node(dir, node, far_node_arguments(dir, setup, node, places), LaunchSession::Own)
 }

@@ -239,6 +239,7 @@ impl<'a> StartingCluster<'a> {
             ticket_socket: plan.ticket_socket.clone(),
             metrics: plan.metrics.as_ref().map(MetricsAddress::to_string),
             coordinators,
+            coordinator_urls: Vec::new(),
             third_voter: needs_third.then(VoterEntry::default),
             etcd,
             etcd_tls: plan.etcd_tls.clone(),

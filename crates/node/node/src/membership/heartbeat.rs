@@ -10,6 +10,7 @@ use samite_wire::control::{ControlReply, ControlRequest};
 use samite_wire::membership::{Heartbeat, LeaderAddress, NodeLease};
 
 use super::map_watch::{NodeCredentials, PAUSE_MIN, is_final, take_up};
+use crate::clock::{self, COMPARED_APART};
 use crate::control_reply::refusal;
 use crate::node_calls::call;
 use crate::shared::{NodeNotice, NodeShared};
@@ -60,6 +61,7 @@ fn send_heartbeat(
     link: &NodeLink,
 ) -> Result<()> {
     let mut silence = 0;
+    let mut compares_at = Duration::ZERO;
     while !shared.stop.is_asked() {
         let sent = SystemClock.monotonic();
         let heartbeat = Heartbeat {
@@ -88,6 +90,12 @@ fn send_heartbeat(
                 }
             }
             Err(error) => return Err(error),
+        }
+        if silence == 0 && sent >= compares_at {
+            compares_at = sent + COMPARED_APART;
+            if let Err(error) = clock::compare(shared, link) {
+                tracing::debug!(%error, %address, "compare clocks");
+            }
         }
         let next = sent + shared.timing.heartbeat;
         std::thread::sleep(next.saturating_sub(SystemClock.monotonic()));

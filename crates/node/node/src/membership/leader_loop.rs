@@ -174,7 +174,8 @@ impl LeaderLoop {
         if let Some(map) = leading.coordinator.map() {
             shared.publish(Arc::clone(map))?;
         }
-        leading.coordinator.join(SystemClock.monotonic(), self.info.clone(), self.before)?;
+        let info = shared.as_it_is(&self.info);
+        leading.coordinator.join(SystemClock.monotonic(), info, self.before)?;
         self.save(shared, &mut leading)?;
         let NodeInfo { node, addresses, .. } = self.info.clone();
         shared.membership.heard_of(LeaderAddress { node, addresses });

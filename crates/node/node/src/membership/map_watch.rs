@@ -76,7 +76,7 @@ impl NodeCredentials {
         pause: &mut Duration,
     ) -> Result<std::convert::Infallible> {
         let link = self.connect(shared, leader, CONNECT_TIMEOUT)?;
-        let join = ControlRequest::Join { info: self.info.clone(), before: self.before };
+        let join = ControlRequest::Join { info: shared.as_it_is(&self.info), before: self.before };
         let joined = call(&link, &join, Deadline::after(JOIN_TIMEOUT))?;
         if matches!(joined, ControlReply::NotLeader { .. }) {
             shared.membership.lost(leader);

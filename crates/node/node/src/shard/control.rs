@@ -25,8 +25,11 @@ use crate::targets::is_remembered;
 
 /// The request in a frame of `peer`.
 fn decoded(peer: &ConnectionPeer, body: &[u8]) -> Result<ControlRequest> {
-    let asked = control::decode::<ControlRequest>(body)
-        .map_err(|error| Error::new(ErrorKind::Corrupt, format!("request: {error}")))?;
+    // The frame's checksum is right, so it is what the peer has sent: a newer one, perhaps.
+    let asked = control::decode::<ControlRequest>(body).map_err(|error| {
+        let words = format!("this build does not know such a request: {error}");
+        Error::new(ErrorKind::Unsupported, words)
+    })?;
     let is_for_ticket = matches!(asked, ControlRequest::IssueTicket { .. });
     if peer.identity.role == PeerRole::Guest && !is_for_ticket {
         let words = "this socket gives out tickets and nothing else";
@@ -47,6 +50,9 @@ impl ShardService {
         let to = ReplyTo { shard: self.id, conn, request };
         let asked = match decoded(peer, body) {
             Ok(asked) => asked,
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                return self.send_control(to, &refused(&error), out);
+            }
             Err(error) => return out.close(conn, error.kind(), error.message()),
         };
         self.count_control(&asked);
@@ -59,6 +65,8 @@ impl ShardService {
             | ControlRequest::Metrics
             | ControlRequest::Events { .. }
             | ControlRequest::Clients
+            | ControlRequest::Clock
+            | ControlRequest::ClockDifference
             | ControlRequest::Setup => self.tell(&asked).map(Some),
             request @ (ControlRequest::ReadLog { .. } | ControlRequest::SetLogFilter { .. }) => {
                 self.log_asked(peer, to, request).map(|()| None)
@@ -72,6 +80,9 @@ impl ShardService {
                 Err(denied(peer, format_args!("stop {}", self.shared.node)))
             }
             ControlRequest::Shutdown => Ok(Some(self.shutdown_asked())),
+            ControlRequest::Resize { memory_bytes } => {
+                self.resize_asked(peer, to, memory_bytes).map(|()| None)
+            }
             ControlRequest::Watch { node, known } => {
                 membership_permitted(peer, &asked).and_then(|()| self.watch(to, node, known, out))
             }
@@ -112,6 +123,10 @@ impl ShardService {
         Ok(match asked {
             ControlRequest::Status => ControlReply::Status(shared.status()),
             ControlRequest::Metrics => ControlReply::Metrics(shared.node_metrics()),
+            ControlRequest::Clock => ControlReply::Clock { wall_us: shared.clocks.wall_us() },
+            ControlRequest::ClockDifference => {
+                ControlReply::ClockDifference(shared.clocks.largest())
+            }
             ControlRequest::Setup => ControlReply::Setup(shared.setup.clone()),
             ControlRequest::Events { after } => {
                 let (incarnation, events) = (shared.incarnation, shared.events.since(*after));
@@ -130,6 +145,14 @@ impl ShardService {
             return Err(denied(peer, format_args!("have the log of {}", self.shared.node)));
         }
         self.shared.work(WorkerJob::Log { request, to })
+    }
+
+    /// Another size of the memory target: the worker sees to it.
+    fn resize_asked(&self, peer: &ConnectionPeer, to: ReplyTo, memory_bytes: u64) -> Result<()> {
+        if !is_trusted(peer) {
+            return Err(denied(peer, format_args!("change the memory of {}", self.shared.node)));
+        }
+        self.shared.work(WorkerJob::Resize { memory_bytes, to })
     }
 
     fn shutdown_asked(&self) -> ControlReply {

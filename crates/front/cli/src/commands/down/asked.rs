@@ -3,11 +3,11 @@
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::{Duration, Instant};
 
-use samite_client::ClusterKeys;
 use samite_client::runtime::{ClusterDir, ClusterFile, NodeEntry};
+use samite_client::{Client, ClusterKeys};
 use samite_launch::local;
 use samite_transport::Address;
-use samite_types::{Error, Result};
+use samite_types::Error;
 
 use super::connected::of_each;
 use crate::cluster::ClusterTarget;
@@ -67,6 +67,38 @@ pub fn ask_to_stop(target: &ClusterTarget, file: &ClusterFile) -> AskedNodes {
     asked
 }
 
+/// A node that is removed from its cluster, which goes on.
+pub struct RemovedNode {
+    entry: NodeEntry,
+    client: Client,
+    listens: Vec<SocketAddr>,
+}
+
+impl RemovedNode {
+    /// It, if it answers.
+    pub fn find(target: &ClusterTarget, entry: &NodeEntry) -> Option<Self> {
+        let client = target.connect_to(std::slice::from_ref(entry), Some(ASK_FAR_TIMEOUT)).ok()?;
+        Some(Self { entry: entry.clone(), client, listens: open_places(entry) })
+    }
+
+    /// Ends it, which clears its host.
+    ///
+    /// # Errors
+    /// It may live, and why, in words.
+    pub fn end(self) -> Result<(), String> {
+        let entry = &self.entry;
+        let asked = self.client.shutdown_node(entry.node);
+        asked.map_err(|error| format!("{} does not answer: {error}", called(entry)))?;
+        match wait_gone(&self.listens, Instant::now() + STOP_FAR_TIMEOUT) {
+            PlaceState::Gone => Ok(()),
+            PlaceState::Listens => Err(format!("{} has not ended", called(entry))),
+            PlaceState::Unreachable(why) => {
+                Err(format!("{} cannot be reached: {why}", called(entry)))
+            }
+        }
+    }
+}
+
 impl AskedNodes {
     /// Waits until those on other hosts have gone, or for a while.
     pub fn wait_far(self) -> FarNodes {
@@ -106,7 +138,12 @@ impl FarNodes {
     ///
     /// # Errors
     /// Those of the system.
-    pub fn remember(&self, dir: &ClusterDir, file: &ClusterFile, keys: &ClusterKeys) -> Result<()> {
+    pub fn remember(
+        &self,
+        dir: &ClusterDir,
+        file: &ClusterFile,
+        keys: &ClusterKeys,
+    ) -> samite_types::Result<()> {
         local::make_directory(dir)?;
         if !dir.key_path().exists() {
             dir.write_keys(keys)?;

@@ -1,4 +1,4 @@
-//! Nodes of a local cluster: one more, one less, one again.
+//! Nodes of a cluster: one more, one less, one again.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -8,21 +8,25 @@ use samite_client::Client;
 use samite_client::runtime::{ClusterFile, LocalProcess, NodeEntry};
 use samite_launch::aside::{self, way_back};
 use samite_launch::local::{self, spawn};
+use samite_launch::node_command::NetworkPlaces;
 use samite_launch::node_life;
 use samite_launch::process::{self, NodeProcess};
 use samite_placement::{ClusterMap, PartitionLoss};
-use samite_types::NodeId;
-use samite_wire::control::NodeReachability;
+use samite_transport::host::label_of;
+use samite_types::{NodeId, human_bytes};
+use samite_wire::control::{NodeInfo, NodeReachability};
 use samite_wire::membership::AdminRequest;
 
-use super::upgrade;
+use super::{far, upgrade};
 use crate::cluster::{ClusterTarget, local_process};
-use crate::failure::{CommandFailure, ExitCode, IoContext};
+use crate::commands::down::asked;
+use crate::failure::{CommandFailure, ExitCode};
 use crate::health::loss_words;
 use crate::output::CommandOutput;
+use crate::size::parse_size;
 
 /// How long another command that works on the cluster is waited for.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+pub const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time in which it is seen of a process that it was killed.
 const BEGINS_WITHIN: Duration = Duration::from_millis(300);
 /// How long a killed process of a node is waited for.
@@ -32,9 +36,11 @@ const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(clap::Subcommand)]
 pub enum NodeCommand {
-    /// Start one more node; partitions move to it in the background
-    #[command(after_help = "Example:\n  samite node add")]
+    /// Start one more node, or one on each of some other hosts; partitions move there in the background
+    #[command(after_help = "Examples:\n  samite node add\n  samite node add --host d,e")]
     Add {
+        #[command(flatten)]
+        hosts: far::AddedHostsArgs,
         /// Seconds to wait for the node to serve
         #[arg(long, value_name = "SECONDS", default_value_t = 60)]
         wait: u64,
@@ -62,8 +68,20 @@ pub enum NodeCommand {
         #[arg(long)]
         force: bool,
     },
+    /// Have the memory of a node hold more records, or fewer, while it serves
+    #[command(after_help = "Example:\n  samite node resize 1 16G")]
+    Resize {
+        /// Its number
+        #[arg(value_parser = parse_node)]
+        node: NodeId,
+        /// Memory for records from now on
+        #[arg(value_name = "SIZE", value_parser = parse_size)]
+        memory: u64,
+    },
     /// Start a dead node again, with the same number and directory
-    #[command(after_help = "Examples:\n  samite node restart 1\n  samite node restart 1 --renew")]
+    #[command(
+        after_help = "Examples:\n  samite node restart 1\n  samite node restart 1 --renew\n  samite node restart 1 --host b"
+    )]
     Restart {
         /// Its number
         #[arg(value_parser = parse_node)]
@@ -71,6 +89,8 @@ pub enum NodeCommand {
         /// What it kept on flash is damaged: set that aside, under another name, and bring the node up to date from the other members
         #[arg(long)]
         renew: bool,
+        #[command(flatten)]
+        host: far::RestartHostArgs,
         /// Seconds to wait for the node to serve
         #[arg(long, value_name = "SECONDS", default_value_t = 60)]
         wait: u64,
@@ -80,7 +100,7 @@ pub enum NodeCommand {
     /// Ends a node in order and starts it again, once the others have whole copies of all that it holds. Programs see pauses, and no errors.
     #[command(after_help = "Examples:\n  samite node upgrade\n  samite node upgrade 0 1")]
     Upgrade {
-        /// Their numbers [default: all]
+        /// Their numbers [default: all on this host]
         #[arg(value_parser = parse_node, value_name = "NODE")]
         nodes: Vec<NodeId>,
         /// Seconds to wait for a node to serve, and for copies to be whole
@@ -97,21 +117,65 @@ pub fn parse_node(text: &str) -> Result<NodeId, String> {
 
 /// Does it.
 pub fn run(command: &NodeCommand, target: &ClusterTarget) -> Result<(), CommandFailure> {
+    let far = match command {
+        NodeCommand::Add { hosts, wait } => match hosts.hosts()? {
+            names if names.is_empty() => None,
+            names => Some(far::add(hosts, names, target, *wait)?),
+        },
+        NodeCommand::Restart { node, host, wait, .. } => {
+            let name = host.host()?;
+            name.map(|name| far::restart(host, name, target, (*node, *wait))).transpose()?
+        }
+        NodeCommand::Resize { node, memory } => Some(resize(target, *node, *memory)?),
+        NodeCommand::Drain { .. } | NodeCommand::Remove { .. } | NodeCommand::Upgrade { .. } => {
+            None
+        }
+    };
+    let mut out = CommandOutput::new();
+    if let Some(line) = far {
+        out.line(line)?;
+        return out.finish();
+    }
     // Only one changes the cluster's file at a time.
     let _lock = local::lock(&target.dir, LOCK_TIMEOUT)?;
     let file = target.cluster_file()?;
     let line = match command {
-        NodeCommand::Add { wait } => add(target, file, *wait)?,
+        NodeCommand::Add { wait, .. } => add(target, file, *wait)?,
         NodeCommand::Drain { node, undo, wait } => drain(target, &file, *node, *undo, *wait)?,
         NodeCommand::Remove { node, force } => remove(target, file, *node, *force)?,
-        NodeCommand::Restart { node, renew, wait } => {
+        NodeCommand::Restart { node, renew, wait, .. } => {
             restart(target, file, (*node, *renew), *wait)?
         }
         NodeCommand::Upgrade { nodes, wait } => upgrade::upgrade(target, nodes, *wait)?,
+        NodeCommand::Resize { .. } => return out.finish(),
     };
-    let mut out = CommandOutput::new();
     out.line(line)?;
     out.finish()
+}
+
+fn resize(target: &ClusterTarget, node: NodeId, memory: u64) -> Result<String, CommandFailure> {
+    let file = target.cluster_file()?;
+    let client = client(target, &file)?;
+    let before = client.node_status(node)?.capacity_bytes;
+    client.resize_node(node, memory)?;
+    let (now, before) = (human_bytes(memory), human_bytes(before));
+    Ok(format!("cluster {}: {node} holds {now} from now on, {before} before", file.cluster))
+}
+
+/// The node, as the description on this host has it, or else the cluster map.
+fn entry_anywhere(
+    target: &ClusterTarget,
+    file: &ClusterFile,
+    node: NodeId,
+) -> Result<NodeEntry, CommandFailure> {
+    match entry(file, node) {
+        Ok(found) => Ok(found.clone()),
+        Err(absent) => {
+            let map = client(target, file)?.refresh_map()?;
+            let info = map.node(node).ok_or(absent)?;
+            Ok(NodeEntry::from_map(info, None, label_of(&info.host)))
+        }
+    }
 }
 
 pub fn entry(file: &ClusterFile, node: NodeId) -> Result<&NodeEntry, CommandFailure> {
@@ -125,15 +189,29 @@ pub fn living(entry: &NodeEntry) -> Option<NodeProcess> {
     NodeProcess::of(entry.process.as_ref()?)
 }
 
-/// Refuses to start a node of a store that was not started by `samite up --local`.
-pub fn check_local(file: &ClusterFile) -> Result<(), CommandFailure> {
-    if file.nodes.iter().all(|entry| entry.process.is_some()) {
+/// Whether the cluster was started by `samite up --local`.
+fn is_local(file: &ClusterFile) -> bool {
+    file.setup.coordinator_urls.is_empty() && file.nodes.iter().all(|entry| entry.process.is_some())
+}
+
+/// Refuses to start a node again that is not this host's, or that somebody has started by hand.
+pub fn check_here(
+    target: &ClusterTarget,
+    file: &ClusterFile,
+    node: NodeId,
+) -> Result<(), CommandFailure> {
+    if is_local(file) {
         return Ok(());
     }
-    let words = format!(
-        "cluster {}: it has nodes on other hosts; start one by `samite node --coordinator …` on its host",
-        file.cluster
-    );
+    let found = entry_anywhere(target, file, node)?;
+    let name = &file.cluster;
+    let words = match (&found.process, found.host.as_deref().unwrap_or("another host")) {
+        (Some(_), _) if local::was_made(&target.dir) => return Ok(()),
+        (Some(_), _) => format!("cluster {name}: {node} was started by hand: start it as before"),
+        (None, host) => format!(
+            "cluster {name}: {node} is on {host}: `samite node restart {node} --host {host}`, or `samite node restart {node}` there"
+        ),
+    };
     Err(CommandFailure::new(ExitCode::Conflict, words))
 }
 
@@ -142,7 +220,11 @@ pub fn client(target: &ClusterTarget, file: &ClusterFile) -> Result<Client, Comm
 }
 
 fn add(target: &ClusterTarget, mut file: ClusterFile, wait: u64) -> Result<String, CommandFailure> {
-    check_local(&file)?;
+    if !is_local(&file) {
+        let words =
+            format!("cluster {}: it is one on several hosts: name one by --host", file.cluster);
+        return Err(CommandFailure::new(ExitCode::Conflict, words));
+    }
     let last = file.nodes.iter().map(|entry| entry.node.get()).max();
     let node = NodeId(last.map_or(0, |last| last + 1));
     let client = client(target, &file)?;
@@ -161,7 +243,7 @@ pub fn restart(
     (node, renew): (NodeId, bool),
     wait: u64,
 ) -> Result<String, CommandFailure> {
-    check_local(&file)?;
+    check_here(target, &file, node)?;
     wait_for_end(&file, node)?;
     let before = entry(&file, node)?;
     let ended = before.pid().zip(node_life::ended(&target.dir, before));
@@ -174,7 +256,7 @@ pub fn restart(
         Ok(client) => start(target, &file, client, node, wait),
         // No node lives that one could ask; then it cannot serve without the others, and is not
         // waited for.
-        Err(_) => start_process(target, &file, node)
+        Err(_) => start_process(target, &file, (node, None))
             .map(|entry| StartedNode { entry, losses: Vec::new() }),
     };
     let StartedNode { entry: fresh, losses } = fresh.map_err(|failure| {
@@ -247,18 +329,37 @@ fn set_aside(
     Ok(aside::set_aside(durable, node)?)
 }
 
-/// Starts the process of `node`.
+/// Starts the process of `node`, with the memory that it had if it is `known` to the cluster.
 fn start_process(
     target: &ClusterTarget,
     file: &ClusterFile,
-    node: NodeId,
+    (node, known): (NodeId, Option<&NodeInfo>),
 ) -> Result<NodeEntry, CommandFailure> {
     let socket = target.dir.socket_path(node)?;
-    let child = spawn::node(&target.dir, &file.setup, node)?;
+    let mut setup = file.setup.clone();
+    if let Some(memory) = known.and_then(|info| info.targets.first()) {
+        setup.memory_bytes = memory.capacity_bytes;
+    }
+    let child = match is_local(file) {
+        true => spawn::node(&target.dir, &setup, node)?,
+        false => spawn::far_node(&target.dir, &setup, node, &network_places(file, node)?)?,
+    };
     let pid = child.id();
     let start_ticks = process::start_ticks(pid)
         .ok_or_else(|| CommandFailure::failed(format!("{node} has ended at once; see its log")))?;
     Ok(NodeEntry::local(node, LocalProcess { pid, start_ticks, socket }))
+}
+
+/// Where a node of a cluster on several hosts was, and will be again.
+fn network_places(file: &ClusterFile, node: NodeId) -> Result<NetworkPlaces, CommandFailure> {
+    let plain = |url: String| url.split_once("://").map(|(_, place)| place.to_owned());
+    let found = entry(file, node)?;
+    let urls = found.network_address().into_iter().chain(found.more_addresses.iter().cloned());
+    Ok(NetworkPlaces {
+        listen: urls.filter_map(plain).collect(),
+        coordinators: file.setup.coordinator_urls.clone(),
+        is_founded: true,
+    })
 }
 
 /// A node that serves.
@@ -278,7 +379,7 @@ fn start(
 ) -> Result<StartedNode, CommandFailure> {
     let first = client.refresh_map()?;
     let before = first.node(node).map(|info| info.incarnation);
-    let mut entry = start_process(target, file, node)?;
+    let mut entry = start_process(target, file, (node, first.node(node)))?;
     let until = Instant::now() + Duration::from_secs(wait);
     loop {
         let Some(process) = living(&entry) else {
@@ -311,7 +412,7 @@ fn drain(
     undo: bool,
     wait: u64,
 ) -> Result<String, CommandFailure> {
-    entry(file, node)?;
+    entry_anywhere(target, file, node)?;
     let client = client(target, file)?;
     if undo {
         client.admin_request(node, AdminRequest::Undrain)?;
@@ -345,36 +446,46 @@ fn remove(
     node: NodeId,
     force: bool,
 ) -> Result<String, CommandFailure> {
-    let removed = entry(&file, node)?;
-    let process = living(removed);
-    // It has to be known before it leaves the map. A dead one is not.
-    let far = removed.process.is_none().then(|| {
-        let nodes = std::slice::from_ref(removed);
-        target.connect_to(nodes, None).ok()
-    });
+    let removed = entry_anywhere(target, &file, node)?;
+    // One of a cluster on several hosts clears its host, which need not be another one.
+    if !is_local(&file) {
+        return remove_far(target, &file, (&removed, force));
+    }
+    let process = living(&removed);
     client(target, &file)?.admin_request(node, AdminRequest::Remove { force })?;
     if let Some(process) = process {
         local::stop_all(std::slice::from_ref(&process))?;
     }
-    if let Some(far) = far.flatten() {
-        far.shutdown_node(node)?;
-    }
     file.nodes.retain(|entry| entry.node != node);
     target.dir.write_cluster_file(&file)?;
-    let dir = &target.dir;
-    for path in [
-        dir.socket_path(node)?,
-        dir.log_path(node),
-        dir.fault_table_path(node),
-        node_life::path(dir, node),
-        dir.voter_path(node),
-    ] {
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).doing(format_args!("remove {}", path.display()));
-            }
-            _ => {}
-        }
-    }
+    local::remove_node_files(&target.dir, node)?;
     Ok(format!("cluster {}: {node} is gone", file.cluster))
+}
+
+/// Removes a node of a cluster on several hosts, which ends, and clears its host.
+fn remove_far(
+    target: &ClusterTarget,
+    file: &ClusterFile,
+    (removed, force): (&NodeEntry, bool),
+) -> Result<String, CommandFailure> {
+    let (name, node) = (&file.cluster, removed.node);
+    let client = client(target, file)?;
+    // It has to be known before it leaves the map. A dead one is not.
+    let own = asked::RemovedNode::find(target, removed);
+    client.admin_request(node, AdminRequest::Remove { force })?;
+    let host = removed.host.as_deref().unwrap_or("this host");
+    let line = match own {
+        Some(own) => {
+            own.end().map_err(|why| {
+                let words = format!("cluster {name}: {node} is removed, and {why}");
+                CommandFailure::new(ExitCode::Unreachable, words)
+            })?;
+            format!("cluster {name}: {node} is gone, and has cleared {host}")
+        }
+        None => format!(
+            "cluster {name}: {node} is gone; it did not answer: `samite down` on {host} removes what it has left"
+        ),
+    };
+    far::update(target, &client)?;
+    Ok(line)
 }

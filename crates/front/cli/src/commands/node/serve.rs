@@ -207,6 +207,7 @@ fn config(
         key_file: Some(dir.key_path()),
         ticket_socket: args.shared.clone(),
         memory_bytes: memory(args)?,
+        clock_ahead_us: 0,
         shards: args.shards,
         coordinator: coordinator(args, dir)?,
         timing: ClusterTiming::DEFAULT,
@@ -235,6 +236,7 @@ fn setup(args: &ServeArgs, config: &NodeConfig) -> ClusterSetup {
         tcp: !config.listen.is_empty(),
         tls: !matches!(config.tls, TlsConfig::Off),
         coordinators: coordinators(args),
+        coordinator_urls: args.coordinator.iter().map(Address::to_string).collect(),
         is_founded: true,
         ..ClusterSetup::default()
     }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use samite_client::Client;
+use samite_client::runtime::NodeEntry;
 use samite_types::NodeId;
 use samite_wire::control::{DatasetSpec, DurabilityKind};
 
@@ -17,7 +18,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two looks at the cluster map.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Ends and starts these nodes in turn, or all: each only while the others have whole copies of
+/// Ends and starts these nodes in turn, or all of this host: each only while the others have whole copies of
 /// everything. Returns what to say.
 ///
 /// # Errors
@@ -29,12 +30,14 @@ pub fn upgrade(
     wait: u64,
 ) -> Result<String, CommandFailure> {
     let file = target.cluster_file()?;
-    change::check_local(&file)?;
+    let (here, elsewhere): (Vec<&NodeEntry>, Vec<&NodeEntry>) =
+        file.nodes.iter().partition(|entry| entry.process.is_some());
+    let here: Vec<NodeId> = here.iter().map(|entry| entry.node).collect();
+    let nodes = if nodes.is_empty() { &here } else { nodes };
     for node in nodes {
         change::entry(&file, *node)?;
+        change::check_here(target, &file, *node)?;
     }
-    let all: Vec<NodeId> = file.nodes.iter().map(|entry| entry.node).collect();
-    let nodes = if nodes.is_empty() { &all } else { nodes };
     let client = change::client(target, &file)?;
     check_mirrored(&client)?;
     let wait_for = Duration::from_secs(wait);
@@ -54,7 +57,12 @@ pub fn upgrade(
     let (cluster, count) = (&file.cluster, nodes.len());
     let plural = if count == 1 { "" } else { "s" };
     let version = env!("SAMITE_VERSION");
-    Ok(format!("cluster {cluster}: {count} node{plural} restarted in turn by samite {version}"))
+    let done =
+        format!("cluster {cluster}: {count} node{plural} restarted in turn by samite {version}");
+    Ok(elsewhere.iter().fold(done, |words, entry| {
+        let host = entry.host.as_deref().unwrap_or("another host");
+        format!("{words}\n{} is on {host}: `samite node upgrade` there", entry.node)
+    }))
 }
 
 /// Refuses if the end of a node would take records with it.

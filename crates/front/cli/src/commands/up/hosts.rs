@@ -1,7 +1,7 @@
 //! `samite up` on several hosts.
 
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -30,18 +30,69 @@ pub struct HostsArgs {
     /// The same, with the hosts in a file, one on each line
     #[arg(long, value_name = "FILE", conflicts_with_all = ["local", "hosts"])]
     hostfile: Option<PathBuf>,
-    /// The command that runs a program on a host: it is given the host's name, and the program with its arguments [default: `ssh -o BatchMode=yes`; in a job of Slurm srun]
-    #[arg(long, value_name = "COMMAND", conflicts_with = "local")]
-    launcher: Option<String>,
-    /// The `samite` binary on the hosts [default: the path of this one]
-    #[arg(long, value_name = "PATH", conflicts_with = "local")]
-    program: Option<String>,
-    /// The port on which every node listens [default: a free one each]
-    #[arg(long, value_name = ":PORT", value_parser = parse_port, conflicts_with = "local")]
-    listen: Option<u16>,
+    #[command(flatten)]
+    by: LauncherArgs,
     /// Go on without hosts that do not answer or cannot take a node, if so many do [default: all]
     #[arg(long, value_name = "N", conflicts_with = "local")]
     at_least: Option<usize>,
+}
+
+/// The way to start nodes on other hosts.
+#[derive(clap::Args)]
+pub struct LauncherArgs {
+    /// The command that runs a program on a host: it is given the host's name, and the program with its arguments [default: `ssh -o BatchMode=yes`; in a job of Slurm srun]
+    #[arg(long, value_name = "COMMAND")]
+    launcher: Option<String>,
+    /// The `samite` binary on the hosts [default: the path of this one]
+    #[arg(long, value_name = "PATH")]
+    program: Option<String>,
+    /// The port on which a node listens on its host [default: a free one, or the one it had]
+    #[arg(long, value_name = ":PORT", value_parser = parse_port)]
+    listen: Option<u16>,
+}
+
+impl LauncherArgs {
+    /// The command that was named.
+    fn named_launcher(&self) -> Result<Option<HostLauncher>, CommandFailure> {
+        let Some(text) = &self.launcher else { return Ok(None) };
+        let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        match words.is_empty() {
+            true => Err(CommandFailure::usage("--launcher: no command")),
+            false => Ok(Some(HostLauncher::Words(words))),
+        }
+    }
+
+    /// The command, or the usual one.
+    pub fn launcher(&self) -> Result<HostLauncher, CommandFailure> {
+        Ok(self.named_launcher()?.unwrap_or_else(|| list::usual_launcher(variable)))
+    }
+
+    /// The binary.
+    pub fn program(&self) -> Result<String, CommandFailure> {
+        if let Some(program) = &self.program {
+            return Ok(program.clone());
+        }
+        let own = std::env::current_exe();
+        let own = own
+            .map_err(|error| CommandFailure::failed(format!("find the samite binary: {error}")))?;
+        Ok(own.display().to_string())
+    }
+
+    /// The port.
+    pub const fn port(&self) -> Option<u16> {
+        self.listen
+    }
+}
+
+/// A variable of the environment that is not empty.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The hosts in a file.
+pub fn hosts_in_file(path: &Path) -> Result<Vec<String>, CommandFailure> {
+    let hosts = list::from_file(path);
+    hosts.map_err(|error| CommandFailure::usage(format!("--hostfile: {error}")))
 }
 
 /// A port, as `:7001` or `7001`.
@@ -56,25 +107,15 @@ pub type HostsOfCluster = (Vec<String>, HostLauncher);
 impl HostsArgs {
     /// The hosts that are named, or those of the job; `None`: neither.
     pub fn hosts(&self) -> Result<Option<HostsOfCluster>, CommandFailure> {
-        let usage = |what: &str| {
-            let what = what.to_owned();
-            move |error: samite_types::Error| CommandFailure::usage(format!("{what}: {error}"))
-        };
-        let launcher = self.launcher.as_ref().map(|text| {
-            let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-            match words.is_empty() {
-                true => Err(CommandFailure::usage("--launcher: no command")),
-                false => Ok(HostLauncher::Words(words)),
-            }
-        });
-        let launcher = launcher.transpose()?;
+        let launcher = self.by.named_launcher()?;
         let named = if !self.hosts.is_empty() {
             let names = list::check(self.hosts.iter().map(String::as_str));
-            Some((names.map_err(usage("--hosts"))?, list::ssh()))
+            let usage = |error| CommandFailure::usage(format!("--hosts: {error}"));
+            Some((names.map_err(usage)?, list::ssh()))
         } else if let Some(path) = &self.hostfile {
-            Some((list::from_file(path).map_err(usage("--hostfile"))?, list::ssh()))
+            Some((hosts_in_file(path)?, list::ssh()))
         } else {
-            list::of_job(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))?
+            list::of_job(variable)?
         };
         Ok(named.map(|(hosts, usual)| (hosts, launcher.unwrap_or(usual))))
     }
@@ -89,13 +130,7 @@ pub fn run(
     let begun = Instant::now();
     check(args, hosts.len())?;
     check_free(target)?;
-    let program = match &args.far.program {
-        Some(program) => program.clone(),
-        None => std::env::current_exe()
-            .map_err(|error| CommandFailure::failed(format!("find the samite binary: {error}")))?
-            .display()
-            .to_string(),
-    };
+    let program = args.far.by.program()?;
     let mut key = [0; 32];
     SystemEntropy.fill(&mut key);
     let plan = HostsPlan {
@@ -105,7 +140,7 @@ pub fn run(
         hosts,
         launcher,
         program,
-        port: args.far.listen,
+        port: args.far.by.port(),
         setup: setup(args),
         files_dataset: FILES_DATASET,
     };
