@@ -12,7 +12,7 @@ use samite_transport::client::{ConnectIdentity, NodeLink, OutgoingRequest};
 use samite_types::fault::FaultSwitch;
 use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, Seq};
 use samite_wire::control::{
-    BackendSpec, ControlReply, ControlRequest, DatasetSpec, DurabilityKind, MEMORY_BACKEND,
+    self, BackendSpec, ControlReply, ControlRequest, DatasetSpec, DurabilityKind, MEMORY_BACKEND,
     NULL_BACKEND, SemanticsKind,
 };
 use samite_wire::frame::FrameKind;
@@ -204,7 +204,6 @@ fn a_peer_that_talks_nonsense_is_dropped_and_nobody_else_notices() {
         for (kind, body) in [
             (FrameKind::Request, &b"nonsense"[..]),
             (FrameKind::Request, &[0xff; 4000]),
-            (FrameKind::Control, &[0xff; 40]),
             (FrameKind::Reply, b""),
             (FrameKind::Hello, b""),
         ] {
@@ -214,6 +213,20 @@ fn a_peer_that_talks_nonsense_is_dropped_and_nobody_else_notices() {
             assert_ne!(error.kind(), ErrorKind::Timeout, "{kind:?}: {error}");
             assert!(matches!(good.one(dataset, Operation::put(p, b"k", b"v")), Ended::Done(_)));
         }
+    }
+}
+
+#[test]
+fn a_control_request_of_a_later_build_is_refused_and_the_connection_goes_on() {
+    let cluster = cluster(1, 2);
+    for transport in [SHM, UNIX, TCP] {
+        let peer = Raw::connect(&cluster, 0, transport);
+        let body = &[0xff; 40][..];
+        let outgoing = OutgoingRequest { kind: FrameKind::Control, body, payload: &[] };
+        let reply = peer.link.call(outgoing, deadline(), |reply| control::decode(reply.body()));
+        let Ok(Ok(ControlReply::Failed { kind, .. })) = reply else { panic!("{reply:?}") };
+        assert_eq!(ErrorKind::from_code(kind), Some(ErrorKind::Unsupported));
+        assert!(matches!(peer.control(&ControlRequest::Status), ControlReply::Status(_)));
     }
 }
 

@@ -29,7 +29,7 @@ fn write_until_killed(
     cluster: &ProcessCluster,
     transport: TransportKind,
     writer: usize,
-    stop: &AtomicBool,
+    (begun, stop): (&AtomicU64, &AtomicBool),
 ) -> Written {
     let options =
         ClientOptions { timeout: TIMEOUT, transport: Some(transport), ..ClientOptions::default() };
@@ -50,7 +50,12 @@ fn write_until_killed(
         let outcome = dataset.execute_one(ClientOperation::new(put));
         written.longest = written.longest.max(start.elapsed());
         match outcome {
-            Ok(_) => written.acknowledged.push((key, on_killed)),
+            Ok(_) => {
+                if written.acknowledged.is_empty() {
+                    begun.fetch_add(1, Ordering::Relaxed);
+                }
+                written.acknowledged.push((key, on_killed));
+            }
             Err(error) => {
                 assert!(on_killed, "a call to the living node failed: {error}");
                 written.error = Some(error);
@@ -67,18 +72,21 @@ fn write_until_killed(
 #[test]
 fn a_killed_node_ends_every_call_and_down_leaves_nothing() {
     let cluster = ProcessCluster::start(2, &["--memory", "128M"]).unwrap();
-    let stop = AtomicBool::new(false);
+    let (begun, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let transports = [TransportKind::Shm, TransportKind::Unix, TransportKind::Tcp];
     let all: Vec<Written> = std::thread::scope(|scope| {
         let writers: Vec<_> = transports
             .iter()
             .enumerate()
             .map(|(writer, transport)| {
-                let (cluster, stop) = (&cluster, &stop);
-                scope.spawn(move || write_until_killed(cluster, *transport, writer, stop))
+                let (cluster, flags) = (&cluster, (&begun, &stop));
+                scope.spawn(move || write_until_killed(cluster, *transport, writer, flags))
             })
             .collect();
-        std::thread::sleep(Duration::from_millis(300));
+        let since = Instant::now();
+        while begun.load(Ordering::Relaxed) < 3 && since.elapsed() < WAIT {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         cluster.kill_node(NodeId(1)).unwrap();
         // A writer that has no error by then hangs.
         std::thread::sleep(TIMEOUT * 2);
