@@ -13,6 +13,7 @@ use crate::WireError;
 use crate::access::DatasetAccess;
 use crate::delta::MapDelta;
 use crate::events::{LogPart, NodeEvents};
+use crate::freeze::FreezeRequest;
 use crate::limits::BODY_LEN_MAX;
 use crate::lock::{KnownLock, LockAnswer, LockOwner, LockRequest};
 use crate::membership::{AdminRequest, Heartbeat, LeaderAddress, MemberReport, NodeLease};
@@ -195,6 +196,8 @@ pub enum ControlRequest {
     /// A step of a change of the cluster key, for the owner of the store. Reply:
     /// [`ControlReply::Keys`].
     ChangeKey(KeyStep),
+    /// Freeze a dataset, for its owner. Reply: [`ControlReply::Map`], [`ControlReply::Ok`].
+    Freeze(FreezeRequest),
 }
 
 /// Answers a [`ControlRequest`].
@@ -528,6 +531,8 @@ pub struct DatasetData {
     /// The cycle of partitions that the chunks of an object go through, fixed when the dataset is made;
     /// empty unless the distribution is weighted.
     pub wheel: Vec<PartitionId>,
+    /// Token of the client that has [frozen](crate::freeze) it; 0: none.
+    pub frozen_by: u64,
 }
 
 /// The cluster map as it travels; `samite-placement` gives it its meaning.

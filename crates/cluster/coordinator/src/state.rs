@@ -12,13 +12,15 @@ use samite_wire::WireError;
 use samite_wire::control::{self, ClusterMapData, NodeInfo};
 use serde::{Deserialize, Serialize};
 
-use self::before::{MapWithTwoBackends, MapWithoutLosses};
+use self::before::{MapWithTwoBackends, MapWithoutFreezes, MapWithoutLosses};
 use crate::moves::Goal;
 use crate::presence::NodePresence;
 use crate::{ClusterTiming, Coordinator};
 
 /// Grows when older versions cannot read the state any more.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
+/// Of states whose datasets cannot be frozen.
+const VERSION_WITHOUT_FREEZES: u32 = 3;
 /// Of states whose datasets have one of two backends.
 const VERSION_WITH_TWO_BACKENDS: u32 = 2;
 /// Of states whose map says nothing of losses, besides.
@@ -62,6 +64,10 @@ fn decode(state: &[u8]) -> Result<SavedState<ClusterMapData>, String> {
     // The version comes first, in one byte.
     match state.first().map(|version| u32::from(*version)) {
         Some(VERSION) => control::decode(state).map_err(words),
+        Some(VERSION_WITHOUT_FREEZES) => {
+            let before: SavedState<MapWithoutFreezes> = control::decode(state).map_err(words)?;
+            Ok(before.with_map())
+        }
         Some(VERSION_WITH_TWO_BACKENDS) => {
             let before: SavedState<MapWithTwoBackends> = control::decode(state).map_err(words)?;
             Ok(before.with_map())

@@ -9,6 +9,39 @@ use samite_wire::control::{
 };
 use serde::{Deserialize, Serialize};
 
+/// A map of [`VERSION_WITHOUT_FREEZES`](super::VERSION_WITHOUT_FREEZES).
+#[derive(Serialize, Deserialize)]
+pub(super) struct MapWithoutFreezes {
+    pub(super) cluster: String,
+    pub(super) epoch: Epoch,
+    pub(super) nodes: Vec<NodeInfo>,
+    pub(super) states: Vec<NodeState>,
+    pub(super) tables: Vec<PartitionTable>,
+    pub(super) datasets: Vec<DatasetWithoutFreeze>,
+    pub(super) losses: Vec<LostRecords>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct DatasetWithoutFreeze {
+    pub(super) id: DatasetId,
+    pub(super) spec: DatasetSpec,
+    pub(super) wheel: Vec<PartitionId>,
+}
+
+impl From<MapWithoutFreezes> for ClusterMapData {
+    fn from(before: MapWithoutFreezes) -> Self {
+        let MapWithoutFreezes { cluster, epoch, nodes, states, tables, datasets, losses } = before;
+        let thawed = |DatasetWithoutFreeze { id, spec, wheel }| DatasetData {
+            id,
+            spec,
+            wheel,
+            frozen_by: 0,
+        };
+        let datasets = datasets.into_iter().map(thawed).collect();
+        Self { cluster, epoch, nodes, states, tables, datasets, losses }
+    }
+}
+
 /// A map of [`VERSION_WITH_TWO_BACKENDS`](super::VERSION_WITH_TWO_BACKENDS).
 #[derive(Serialize, Deserialize)]
 pub(super) struct MapWithTwoBackends {
@@ -69,7 +102,7 @@ impl From<MapWithoutLosses> for ClusterMapData {
 
 impl From<DatasetOfTwoBackends> for DatasetData {
     fn from(DatasetOfTwoBackends { id, spec, wheel }: DatasetOfTwoBackends) -> Self {
-        Self { id, spec: spec.into(), wheel }
+        Self { id, spec: spec.into(), wheel, frozen_by: 0 }
     }
 }
 

@@ -3,7 +3,9 @@ use samite_wire::control::{
     BackendSpec, DatasetData, DatasetSpec, DurabilityKind, NULL_BACKEND, SemanticsKind, TargetInfo,
 };
 
-use super::before::{DatasetOfTwoBackends, OneOfTwoBackends, SpecOfTwoBackends};
+use super::before::{
+    DatasetOfTwoBackends, DatasetWithoutFreeze, OneOfTwoBackends, SpecOfTwoBackends,
+};
 use super::*;
 
 fn info(incarnation: u64) -> NodeInfo {
@@ -28,7 +30,7 @@ fn coordinator() -> Coordinator {
 }
 
 fn before(dataset: &DatasetData) -> DatasetOfTwoBackends {
-    let DatasetData { id, spec, wheel } = dataset.clone();
+    let DatasetData { id, spec, wheel, .. } = dataset.clone();
     let is_null = spec.backend.name == NULL_BACKEND;
     let backend = if is_null { OneOfTwoBackends::Null } else { OneOfTwoBackends::Memory };
     let spec = SpecOfTwoBackends {
@@ -101,6 +103,27 @@ fn a_state_of_two_backends_is_taken_over_with_its_losses() {
     let old =
         saved_before(&first, VERSION_WITH_TWO_BACKENDS, |map| MapWithTwoBackends { map, losses });
     assert_eq!(take_over(&old).map().unwrap().data(), first.map().unwrap().data());
+}
+
+#[test]
+fn a_state_of_before_there_were_freezes_is_taken_over() {
+    let first = coordinator();
+    let data = first.map().unwrap().data().clone();
+    let old = saved_before(&first, VERSION_WITHOUT_FREEZES, |map| MapWithoutFreezes {
+        cluster: map.cluster,
+        epoch: map.epoch,
+        nodes: map.nodes,
+        states: map.states,
+        tables: map.tables,
+        datasets: data
+            .datasets
+            .iter()
+            .cloned()
+            .map(|DatasetData { id, spec, wheel, .. }| DatasetWithoutFreeze { id, spec, wheel })
+            .collect(),
+        losses: data.losses.clone(),
+    });
+    assert_eq!(take_over(&old).map().unwrap().data(), &data);
 }
 
 #[test]

@@ -260,6 +260,7 @@ fn decide(
         ControlRequest::CreateDataset(_)
             | ControlRequest::DropDataset { .. }
             | ControlRequest::SetAccess { .. }
+            | ControlRequest::Freeze(_)
             | ControlRequest::AcknowledgeLoss { .. }
             | ControlRequest::Wish { .. }
     );

@@ -11,6 +11,7 @@ use samite_types::{Clock as _, Epoch, Error, ErrorKind, NodeId, RequestId, Resul
 use samite_wire::control::{self, ControlReply, ControlRequest, FaultRequest};
 use samite_wire::events::NodeEvents;
 use samite_wire::frame::FrameKind;
+use samite_wire::freeze::{FreezeCall, FreezeRequest};
 use samite_wire::limits::CLIENTS_TOLD_MAX;
 use samite_wire::membership::VOTE_MESSAGES_MAX;
 
@@ -85,9 +86,13 @@ impl ShardService {
                 self.known_locks(peer, (node, epoch), after.as_ref()).map(Some)
             }
             ControlRequest::LockClients(asked) => self.lock_clients(peer, asked).map(Some),
+            ControlRequest::Freeze(FreezeRequest { call: FreezeCall::Serves(epoch), .. }) => {
+                self.serves_by(epoch).map(Some)
+            }
             change @ (ControlRequest::CreateDataset(_)
             | ControlRequest::DropDataset { .. }
-            | ControlRequest::SetAccess { .. }) => permitted(self.map.as_deref(), peer, change)
+            | ControlRequest::SetAccess { .. }
+            | ControlRequest::Freeze(_)) => permitted(self.map.as_deref(), peer, change)
                 .and_then(|change| self.coordinate(to, change)),
             ControlRequest::Faults(asked) => self.faults_asked(conn, peer, asked, out),
             asked @ (ControlRequest::IssueTicket { .. }
@@ -130,6 +135,11 @@ impl ShardService {
             return Err(denied(peer, format_args!("have the log of {}", self.shared.node)));
         }
         self.shared.work(WorkerJob::Log { request, to })
+    }
+
+    /// Whether all shards serve by the map of `epoch` or a newer one.
+    fn serves_by(&self, epoch: Epoch) -> Result<ControlReply> {
+        if self.shared.taken_up() >= epoch { Ok(ControlReply::Ok) } else { Err(ErrorKind::Busy.into()) }
     }
 
     fn shutdown_asked(&self) -> ControlReply {
@@ -212,6 +222,7 @@ impl ShardService {
             ControlRequest::CreateDataset(_)
             | ControlRequest::DropDataset { .. }
             | ControlRequest::SetAccess { .. }
+            | ControlRequest::Freeze(_)
             | ControlRequest::AcknowledgeLoss { .. }
             | ControlRequest::Wish { .. } => {
                 self.shared.work(WorkerJob::Forward { request, to })?;
