@@ -59,6 +59,7 @@ mod op;
 mod outcome;
 mod peer;
 mod pending;
+pub mod record_placement;
 mod reply;
 pub mod retry;
 mod revocations;
