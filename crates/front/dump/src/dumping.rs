@@ -13,7 +13,7 @@ use samite_wire::op::Operation;
 
 use crate::manifest::{DatasetManifest, DumpManifest, FORMAT};
 use crate::pass::LastKeys;
-use crate::segment::FrameKind;
+use crate::segment::{FrameKind, SEGMENT_LEN};
 use crate::sink::{DumpDestination, DumpSink};
 use crate::{TransferProgress, corrupt};
 
@@ -27,12 +27,15 @@ pub struct DumpOptions {
     pub live: bool,
     /// For how long changes of the datasets may have to wait at a time.
     pub pause_max: Duration,
+    /// Bytes after which a segment ends, at most [`SEGMENT_LEN`]: what is done again when the dump
+    /// is cut short, and the memory that dump and load need.
+    pub segment_len: usize,
 }
 
 impl Default for DumpOptions {
-    /// Of one moment; 10 s.
+    /// Of one moment; 10 s; the longest segments.
     fn default() -> Self {
-        Self { live: false, pause_max: Duration::from_secs(10) }
+        Self { live: false, pause_max: Duration::from_secs(10), segment_len: SEGMENT_LEN }
     }
 }
 
@@ -61,6 +64,7 @@ pub(crate) struct DumpRun<'a> {
     pub(crate) manifest: DumpManifest,
     pub(crate) lists: Vec<LastKeys>,
     pub(crate) progress: &'a TransferProgress,
+    pub(crate) segment_len: usize,
     frozen: Option<FrozenDatasets>,
 }
 
@@ -92,7 +96,14 @@ pub fn dump(
         None => begin(client, names, &map, options)?,
     };
     let lists = manifest.datasets.iter().map(|_| None).collect();
-    let mut run = DumpRun { sink, manifest, lists, progress, frozen: None };
+    let mut run = DumpRun {
+        sink,
+        manifest,
+        lists,
+        progress,
+        segment_len: options.segment_len,
+        frozen: None,
+    };
     run.sink.save(&run.manifest, FrameKind::Begin)?;
     let datasets = run.open(client)?;
     for (at, dataset) in datasets.iter().enumerate() {

@@ -92,7 +92,7 @@ impl<'r, 'a> PassWriter<'r, 'a> {
     ) -> Result<Self> {
         let list = run.sink.key_list(&run.manifest.datasets[at].spec.name, pass)?;
         let keys = KeyListWriter::new(list, keys_len)?;
-        let builder = SegmentBuilder::default();
+        let builder = SegmentBuilder::new(run.segment_len);
         Ok(Self { run, at, pass, builder, bytes: 0, done, keys })
     }
 

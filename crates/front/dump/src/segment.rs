@@ -215,13 +215,20 @@ impl<'b> RecordReader<'b> {
 }
 
 /// A segment that is being filled.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SegmentBuilder {
+    len: usize,
     body: Vec<u8>,
     records: u32,
 }
 
 impl SegmentBuilder {
+    /// An empty one that is full with so many bytes, at most [`SEGMENT_LEN`].
+    #[must_use]
+    pub fn new(len: usize) -> Self {
+        Self { len: len.min(SEGMENT_LEN), body: Vec::new(), records: 0 }
+    }
+
     /// Adds a record. Its key and value are within the limits of records.
     pub fn push(&mut self, record: &DumpedRecord<'_>) {
         let value = record.value.unwrap_or_default();
@@ -238,7 +245,7 @@ impl SegmentBuilder {
     /// Whether it has as much as a segment is to have.
     #[must_use]
     pub const fn is_full(&self) -> bool {
-        self.body.len() >= SEGMENT_LEN
+        self.body.len() >= self.len
     }
 
     /// Records in it.
@@ -275,7 +282,7 @@ mod tests {
     }
 
     fn frame(records: &[Owned], number: u64) -> Vec<u8> {
-        let mut builder = SegmentBuilder::default();
+        let mut builder = SegmentBuilder::new(SEGMENT_LEN);
         for (partition, key, value) in records {
             let partition = PartitionId(*partition);
             builder.push(&DumpedRecord { partition, key, value: value.as_deref() });
