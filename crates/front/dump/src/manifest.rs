@@ -100,7 +100,10 @@ impl DumpManifest {
     }
 
     /// The manifest in `bytes`.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+    ///
+    /// # Errors
+    /// `Corrupt`: they are none, or of another form.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
         let manifest: Self = serde_json::from_slice(bytes)
             .map_err(|error| corrupt(format!("the manifest is damaged: {error}")))?;
         let is_sane = |dataset: &DatasetManifest| {
@@ -123,5 +126,77 @@ impl DumpManifest {
             return Err(corrupt("the manifest is damaged: a dataset that cannot be"));
         }
         Ok(manifest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use samite_types::{DatasetId, ErrorKind};
+
+    use super::*;
+
+    fn manifest() -> DumpManifest {
+        let progress = PassProgress {
+            done: PassManifest { segments: 1, records: 2, bytes: 3, digest: u64::MAX },
+            partition: 3,
+            after: b"key\xff".to_vec(),
+            keys_len: 9,
+        };
+        let dataset = DatasetManifest {
+            id: DatasetId(7),
+            spec: DatasetSpec::new("d"),
+            wheel: Vec::new(),
+            partitions: 64,
+            is_files: true,
+            passes: vec![PassManifest::default()],
+            progress: Some(progress),
+        };
+        DumpManifest {
+            format: FORMAT,
+            id: u64::MAX,
+            cluster: "c".into(),
+            live: false,
+            finished: true,
+            nodes: vec![(0, u64::MAX)],
+            datasets: vec![dataset],
+        }
+    }
+
+    #[test]
+    fn a_manifest_comes_back_and_one_that_cannot_be_is_refused() {
+        let good = manifest();
+        assert_eq!(DumpManifest::decode(&good.encode()).unwrap(), good);
+        let bent = |bend: &dyn Fn(&mut DumpManifest)| {
+            let mut manifest = manifest();
+            bend(&mut manifest);
+            DumpManifest::decode(&manifest.encode()).unwrap_err().kind()
+        };
+        for bend in [
+            &(|one: &mut DumpManifest| one.format = 2) as &dyn Fn(&mut DumpManifest),
+            &|one| one.datasets[0].partitions = 0,
+            &|one| one.datasets[0].partitions = 1 << 20,
+            &|one| one.datasets[0].wheel = vec![PartitionId(1)],
+            &|one| one.datasets[0].spec.name = "../up".into(),
+            &|one| one.datasets[0].spec.chunk_len = 3,
+        ] {
+            assert_eq!(bent(bend), ErrorKind::Corrupt);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn damage_is_refused_or_makes_another_manifest_that_can_be(
+            at in any::<prop::sample::Index>(), other: u8, cut in any::<prop::sample::Index>(),
+        ) {
+            let mut bytes = manifest().encode();
+            let at = at.index(bytes.len());
+            bytes[at] = other;
+            if let Ok(read) = DumpManifest::decode(&bytes) {
+                prop_assert!(read.datasets.iter().all(|one| one.partitions > 0));
+            }
+            bytes.truncate(cut.index(bytes.len()));
+            prop_assert!(DumpManifest::decode(&bytes).is_err());
+        }
     }
 }
