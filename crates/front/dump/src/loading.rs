@@ -94,7 +94,12 @@ pub fn load(
     let mut source = SegmentSource::open(source, options.unfinished)?;
     let mut loading = Vec::new();
     let mut report = LoadReport::default();
-    for (at, name) in wanted(&source.manifest.datasets, options)? {
+    let wanted = wanted(&source.manifest.datasets, options)?;
+    // Before anything is made.
+    for (at, name) in &wanted {
+        check_room(client, name, (source.manifest.id, *at as u32), options)?;
+    }
+    for (at, name) in wanted {
         let manifest = &source.manifest.datasets[at];
         let one = LoadingDataset::begin(client, source.manifest.id, (at, manifest), &name, options)?;
         report.is_continued |= one.mark.next != (0, 0);
@@ -143,6 +148,29 @@ fn wanted(datasets: &[DatasetManifest], options: &LoadOptions) -> Result<Vec<(us
     Ok(wanted)
 }
 
+/// Whether a dataset of this name can be made, or be gone on with, or has nothing in it.
+fn check_room(
+    client: &Client,
+    name: &str,
+    load: (u64, u32),
+    options: &LoadOptions,
+) -> Result<()> {
+    let dataset = match client.dataset(name) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    if options.replace {
+        return Ok(());
+    }
+    let words = match read_mark(&dataset)? {
+        Some(mark) if (mark.dump, mark.dataset) == load => return Ok(()),
+        Some(_) => "another dump was loaded into it, and not to the end",
+        None if has_records(&dataset)? => "it is there and has records",
+        None => return Ok(()),
+    };
+    Err(Error::new(ErrorKind::Exists, format!("dataset {name}: {words}; nothing was loaded")))
+}
+
 impl LoadingDataset {
     fn begin(
         client: &Client,
@@ -168,13 +196,6 @@ impl LoadingDataset {
                 } else if options.replace {
                     client.drop_dataset(name)?;
                     (make(client, manifest, name, options)?, None)
-                } else if mark.is_some() || has_records(&dataset)? {
-                    let words = match mark {
-                        Some(_) => "another dump was loaded into it, and not to the end",
-                        None => "it is there and has records",
-                    };
-                    let words = format!("dataset {name}: {words}; nothing was loaded");
-                    return Err(Error::new(ErrorKind::Exists, words));
                 } else {
                     (dataset, None)
                 }

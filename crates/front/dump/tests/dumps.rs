@@ -207,9 +207,10 @@ fn a_freeze_holds_changes_back_and_nothing_else() {
     // Another dataset is not concerned.
     let free = KvView::new(other.create_dataset(&DatasetSpec::new("free")).unwrap());
     free.put(b"k", b"v").unwrap();
+    let has_written = AtomicBool::new(false);
+    let has_written = &has_written;
     std::thread::scope(|scope| {
-        let (waits, has_written) = (KvView::new(other.dataset("d").unwrap()), AtomicBool::new(false));
-        let has_written = &has_written;
+        let waits = KvView::new(other.dataset("d").unwrap());
         let writer = scope.spawn(move || {
             waits.put(b"k", b"after").unwrap();
             has_written.store(true, Ordering::SeqCst);
