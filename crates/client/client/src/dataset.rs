@@ -16,7 +16,9 @@ use crate::changes::{mask_of, mask_of_key};
 use crate::exec::OperationRun;
 use crate::op::check;
 use crate::scan::{DatasetScan, ScanOptions};
-use crate::{Client, ClientOperation, DatasetFreeze, FinishStep, OwnedOutcome, PendingOperations, ReadStamp};
+use crate::{
+    Client, ClientOperation, DatasetFreeze, FinishStep, OwnedOutcome, PendingOperations, ReadStamp,
+};
 
 /// A dataset of a cluster. Cheap to clone.
 #[derive(Clone)]

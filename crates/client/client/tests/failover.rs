@@ -266,7 +266,8 @@ impl Stage {
             redundancy: Redundancy(redundancy),
             ..datasets::spec(name)
         };
-        let dataset = |id, spec| DatasetData { id: DatasetId(id), spec, wheel: Vec::new(), frozen_by: 0 };
+        let dataset =
+            |id, spec| DatasetData { id: DatasetId(id), spec, wheel: Vec::new(), frozen_by: 0 };
         let online = NodeState { reachability: NodeReachability::Online, is_draining: false };
         let map = ClusterMapData {
             cluster: "stage".into(),

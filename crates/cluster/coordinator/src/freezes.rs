@@ -47,7 +47,9 @@ impl Coordinator {
                 self.freezes.insert(dataset.id, now + FREEZE_TERM);
                 Ok(map)
             }
-            FreezeCall::Renew => Err(Error::new(ErrorKind::NotFound, words("its freeze has ended"))),
+            FreezeCall::Renew => {
+                Err(Error::new(ErrorKind::NotFound, words("its freeze has ended")))
+            }
             FreezeCall::End if is_held => self.set_frozen(&map, &dataset, 0),
             FreezeCall::End => Ok(map),
             FreezeCall::Serves(_) => {

@@ -96,14 +96,8 @@ pub fn dump(
         None => begin(client, names, &map, options)?,
     };
     let lists = manifest.datasets.iter().map(|_| None).collect();
-    let mut run = DumpRun {
-        sink,
-        manifest,
-        lists,
-        progress,
-        segment_len: options.segment_len,
-        frozen: None,
-    };
+    let mut run =
+        DumpRun { sink, manifest, lists, progress, segment_len: options.segment_len, frozen: None };
     run.sink.save(&run.manifest, FrameKind::Begin)?;
     let datasets = run.open(client)?;
     for (at, dataset) in datasets.iter().enumerate() {

@@ -1,6 +1,7 @@
 //! Loads: the segments of a dump, in their order, into datasets that are made for them.
 
 use samite_client::{Client, ClientOperation, Dataset};
+use samite_fs::FileSystem;
 use samite_types::{Error, ErrorKind, PartitionId, Redundancy, Result};
 use samite_wire::access::DatasetAccess;
 use samite_wire::control::{BackendSpec, DatasetSpec, DistributionKind, DurabilityKind};
@@ -101,7 +102,8 @@ pub fn load(
     }
     for (at, name) in wanted {
         let manifest = &source.manifest.datasets[at];
-        let one = LoadingDataset::begin(client, source.manifest.id, (at, manifest), &name, options)?;
+        let one =
+            LoadingDataset::begin(client, source.manifest.id, (at, manifest), &name, options)?;
         report.is_continued |= one.mark.next != (0, 0);
         report.datasets.push(LoadedDataset { from: manifest.spec.name.clone(), name });
         loading.push(one);
@@ -149,12 +151,7 @@ fn wanted(datasets: &[DatasetManifest], options: &LoadOptions) -> Result<Vec<(us
 }
 
 /// Whether a dataset of this name can be made, or be gone on with, or has nothing in it.
-fn check_room(
-    client: &Client,
-    name: &str,
-    load: (u64, u32),
-    options: &LoadOptions,
-) -> Result<()> {
+fn check_room(client: &Client, name: &str, load: (u64, u32), options: &LoadOptions) -> Result<()> {
     let dataset = match client.dataset(name) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         found => found?,
@@ -259,6 +256,11 @@ impl LoadingDataset {
         options: &LoadOptions,
     ) -> Result<()> {
         KeptRecords::new(&self.dataset, &self.placing).put_in_place()?;
+        if manifest.is_files {
+            // Files that were open and had no name: those who had them open are not here.
+            let files = FileSystem::open(client, &self.dataset.spec().name)?;
+            files.remove_unreferenced()?;
+        }
         let partition = self.dataset.partition_of(MARK_KEY);
         let done = Operation::new(partition, [Action::Delete { key: MARK_KEY }]);
         self.dataset.execute_one(done.into())?.into_results("end the load")?;
@@ -308,8 +310,10 @@ fn read_mark(dataset: &Dataset) -> Result<Option<LoadMark>> {
 }
 
 fn has_records(dataset: &Dataset) -> Result<bool> {
-    let options =
-        samite_client::scan::ScanOptions { values: false, ..samite_client::scan::ScanOptions::default() };
+    let options = samite_client::scan::ScanOptions {
+        values: false,
+        ..samite_client::scan::ScanOptions::default()
+    };
     dataset.scan(&options)?.cursor().advance()
 }
 

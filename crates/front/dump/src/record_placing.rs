@@ -48,11 +48,7 @@ impl RecordPlacing {
         Self::between(manifest.is_files, from, to)
     }
 
-    fn between(
-        is_files: bool,
-        from: (u32, Distribution),
-        to: (u32, Distribution),
-    ) -> Result<Self> {
+    fn between(is_files: bool, from: (u32, Distribution), to: (u32, Distribution)) -> Result<Self> {
         if from.0.div_ceil(to.0) > SHARE_MAX {
             let words = format!(
                 "the dump has {} partitions and this cluster {}: not less than a {SHARE_MAX}th will do",
@@ -166,10 +162,7 @@ mod tests {
         assert_eq!(found, PlacedRecord::At(is.unwrap()));
         // Where its view does not look, or of no view.
         let other = PartitionId((was.unwrap().get() + 1) % 64);
-        assert_eq!(
-            more.place(&record(other, b"vkey")).unwrap_err().kind(),
-            ErrorKind::Unsupported
-        );
+        assert_eq!(more.place(&record(other, b"vkey")).unwrap_err().kind(), ErrorKind::Unsupported);
         assert_eq!(more.place(&record(at, b"?")).unwrap_err().kind(), ErrorKind::Unsupported);
         let none = PartitionId(64);
         assert_eq!(same.place(&record(none, b"vkey")).unwrap_err().kind(), ErrorKind::Corrupt);

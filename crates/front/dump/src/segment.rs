@@ -207,8 +207,7 @@ impl<'b> RecordReader<'b> {
             REMOVED if value_len == 0 => None,
             _ => return None,
         };
-        let is_lawful =
-            (1..=KEY_LEN_MAX).contains(&key_len) && value_len <= RECORD_LEN_MAX;
+        let is_lawful = (1..=KEY_LEN_MAX).contains(&key_len) && value_len <= RECORD_LEN_MAX;
         let partition = PartitionId(u32::from_le_bytes(*partition));
         is_lawful.then_some((DumpedRecord { partition, key, value }, rest))
     }

@@ -173,7 +173,8 @@ impl SegmentSource {
     pub(crate) fn check_end(&self, skipped: bool) -> Result<()> {
         let is_stream = matches!(self.from, SourceKind::Stream { .. });
         if is_stream && !self.manifest.finished {
-            let words = "the stream is cut short: what came is loaded, and the datasets are not whole";
+            let words =
+                "the stream is cut short: what came is loaded, and the datasets are not whole";
             return Err(corrupt(words));
         }
         if skipped && !is_stream {

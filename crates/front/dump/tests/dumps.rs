@@ -7,12 +7,14 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{
-    all_files, all_records, cluster, dump_to, fill_files, fill_records, load_from, names, small,
+    all_files, all_records, cluster, dump_to, fill_files, fill_records, load_from, nameless_file,
+    names, small,
 };
 use samite_client::{Client, TransportKind};
 use samite_dump::{
     DumpDestination, DumpOptions, DumpSource, LoadOptions, TransferProgress, dump, load,
 };
+use samite_fs::FileSystem;
 use samite_kv::KvView;
 use samite_testkit::datasets::pattern;
 use samite_types::{ErrorKind, Redundancy};
@@ -23,7 +25,10 @@ fn what_was_dumped_comes_back_in_clusters_of_other_sizes() {
     let (_first, client) = cluster(2);
     fill_files(&client);
     fill_records(&client);
+    // A file that is open and has no name any more does not come back.
+    let nameless = nameless_file(&client);
     let (files, records) = (all_files(&client, "files"), all_records(&client, "kv"));
+    assert!(FileSystem::open(&client, "files").unwrap().has_orphans().unwrap());
     assert!(files.len() > 250 && records.len() > 600);
     let scratch = tempfile::tempdir().unwrap();
     let first = scratch.path().join("first");
@@ -36,6 +41,8 @@ fn what_was_dumped_comes_back_in_clusters_of_other_sizes() {
     load_from(&three, &first, &LoadOptions::default()).unwrap();
     assert_eq!(all_files(&three, "files"), files);
     assert_eq!(all_records(&three, "kv"), records);
+    assert!(!FileSystem::open(&three, "files").unwrap().has_orphans().unwrap());
+    nameless.close().unwrap();
     let (_third, many) = cluster(5);
     assert_eq!(many.map().unwrap().partitions(), 2 * three.map().unwrap().partitions());
     load_from(&many, &first, &LoadOptions::default()).unwrap();
@@ -156,8 +163,7 @@ fn a_dump_is_of_one_moment_while_others_write() {
     let written: Vec<u64> = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..4_u32)
             .map(|pair| {
-                let transport =
-                    if pair == 3 { TransportKind::Unix } else { TransportKind::Shm };
+                let transport = if pair == 3 { TransportKind::Unix } else { TransportKind::Shm };
                 let writer = samite_testkit::datasets::client(&first, transport);
                 let (dataset, is_over) = (["alone", "mirrored"][pair as usize % 2], &is_over);
                 scope.spawn(move || write_pairs(&writer, dataset, pair, is_over))

@@ -34,7 +34,13 @@ fn step() -> impl Strategy<Value = Step> {
 /// The holder and the end of its term.
 type Held = Option<(u64, Duration)>;
 
-fn ask(coordinator: &mut Coordinator, held: &mut Held, now: Duration, token: u64, call: FreezeCall) {
+fn ask(
+    coordinator: &mut Coordinator,
+    held: &mut Held,
+    now: Duration,
+    token: u64,
+    call: FreezeCall,
+) {
     let request = FreezeRequest { dataset: "d".into(), token, call };
     let holder = held.map(|(holder, _)| holder);
     let expected = match (call, holder) {

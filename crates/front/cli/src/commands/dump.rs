@@ -83,11 +83,7 @@ pub fn run(args: &DumpArgs, target: &ClusterTarget) -> Result<(), CommandFailure
     } else {
         DumpDestination::Directory(args.destination.clone())
     };
-    let options = DumpOptions {
-        live: args.live,
-        pause_max: args.pause,
-        segment_len: args.segment,
-    };
+    let options = DumpOptions { live: args.live, pause_max: args.pause, segment_len: args.segment };
     let progress = TransferProgress::default();
     let begun = Instant::now();
     let report = with_progress(args.quiet, &progress, || {

@@ -91,9 +91,8 @@ fn tell(args: &LoadArgs, report: &LoadReport, seconds: f64) -> Result<(), Comman
     let mut out = CommandOutput::new();
     if args.json {
         let datasets = report.datasets.iter();
-        let datasets: Vec<_> = datasets
-            .map(|one| serde_json::json!({ "from": one.from, "name": one.name }))
-            .collect();
+        let datasets: Vec<_> =
+            datasets.map(|one| serde_json::json!({ "from": one.from, "name": one.name })).collect();
         out.json(&serde_json::json!({
             "datasets": datasets,
             "records": report.records,

@@ -11,7 +11,7 @@ use samite_dump::{
     TransferProgress, dump, load,
 };
 use samite_fs::{
-    CallerContext, FileKind, FileSystem, OpenFlags, XattrFlags, XattrSubject,
+    CallerContext, FileKind, FileSystem, OpenFile, OpenFlags, XattrFlags, XattrSubject,
 };
 use samite_kv::KvView;
 use samite_object::ObjectView;
@@ -87,6 +87,16 @@ pub fn fill_files(client: &Client) {
     fs.unlink(&root(), &b"/d8/f1"[..]).unwrap();
 }
 
+/// A file that is open, and has no name any more.
+pub fn nameless_file(client: &Client) -> OpenFile {
+    let fs = FileSystem::open(client, "files").unwrap();
+    let flags = OpenFlags::creating();
+    let file = fs.open_file(&root(), &b"/gone"[..], flags, 0o600).unwrap();
+    file.write_at(&pattern(2_000_000, 8), 0).unwrap();
+    fs.unlink(&root(), &b"/gone"[..]).unwrap();
+    file
+}
+
 /// Keys, small and large ones, and groups of them; and objects in the same dataset.
 pub fn fill_records(client: &Client) {
     let dataset = client.create_dataset(&client.spec("kv")).unwrap();
@@ -136,8 +146,7 @@ fn seen(fs: &FileSystem, path: &str) -> String {
     let data = match attributes.kind {
         FileKind::Symlink => fs.readlink(&root(), path.as_bytes()).unwrap(),
         FileKind::File => {
-            let file =
-                fs.open_file(&root(), path.as_bytes(), OpenFlags::reading(), 0).unwrap();
+            let file = fs.open_file(&root(), path.as_bytes(), OpenFlags::reading(), 0).unwrap();
             let mut data = vec![0; attributes.size as usize];
             let mut at = 0;
             while at < data.len() {

@@ -139,7 +139,11 @@ impl ShardService {
 
     /// Whether all shards serve by the map of `epoch` or a newer one.
     fn serves_by(&self, epoch: Epoch) -> Result<ControlReply> {
-        if self.shared.taken_up() >= epoch { Ok(ControlReply::Ok) } else { Err(ErrorKind::Busy.into()) }
+        if self.shared.taken_up() >= epoch {
+            Ok(ControlReply::Ok)
+        } else {
+            Err(ErrorKind::Busy.into())
+        }
     }
 
     fn shutdown_asked(&self) -> ControlReply {
