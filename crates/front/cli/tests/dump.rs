@@ -97,15 +97,12 @@ fn a_killed_dump_and_a_killed_load_go_on() {
     let path = dir.to_str().unwrap();
     let dump = ["dump", path, "--segment", "256K", "--json"];
     let mut killed = 0;
-    for stop in [0, 1, 7, 25, 60] {
+    for stop in [0, 1, 7, 25] {
         let mut command = samite.command(dump);
         let mut child = command.stdout(Stdio::null()).spawn().unwrap();
         killed += u32::from(kill_when(&mut child, || {
             segments(&dir) >= stop && (stop > 0 || dir.join("dump.json").exists())
         }));
-        if !dir.join("dump.json").exists() || stop == 60 {
-            break;
-        }
         // What changes between two tries is in the dump, too.
         samite.ok(["kv", "put", &format!("between{stop}"), "value"]);
         samite.ok(["kv", "put", "key3", &format!("another {stop}")]);
@@ -120,7 +117,7 @@ fn a_killed_dump_and_a_killed_load_go_on() {
     assert!(killed >= 3, "{killed} dumps were killed before their end");
     let report: serde_json::Value = serde_json::from_str(&samite.ok(dump)).unwrap();
     assert_eq!(report["continued"], true);
-    assert!(report["segments"].as_u64().unwrap() > 60, "{report}");
+    assert!(report["segments"].as_u64().unwrap() > 40, "{report}");
     let before = all(&samite);
     // A whole dump is not written over.
     samite.fails(5, dump);

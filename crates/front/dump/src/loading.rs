@@ -1,5 +1,6 @@
 //! Loads: the segments of a dump, in their order, into datasets that are made for them.
 
+use samite_client::scan::ScanOptions;
 use samite_client::{Client, ClientOperation, Dataset};
 use samite_fs::FileSystem;
 use samite_types::{Error, ErrorKind, PartitionId, Redundancy, Result};
@@ -180,7 +181,7 @@ impl LoadingDataset {
         let fresh = LoadMark { dump, dataset: at as u32, next: (0, 0) };
         let (dataset, mark) = match client.dataset(name) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                (make(client, manifest, name, options)?, None)
+                (client.create_dataset(&wanted_spec(manifest, name, options))?, None)
             }
             found => {
                 let dataset = found?;
@@ -188,13 +189,13 @@ impl LoadingDataset {
                 let is_ours = mark
                     .as_ref()
                     .is_some_and(|mark| (mark.dump, mark.dataset) == (dump, fresh.dataset));
-                if is_ours {
-                    (dataset, mark)
-                } else if options.replace {
-                    client.drop_dataset(name)?;
-                    (make(client, manifest, name, options)?, None)
+                let spec = wanted_spec(manifest, name, options);
+                let fits = spec.is_same_policy(dataset.spec());
+                if is_ours || !options.replace && fits {
+                    (dataset, mark.filter(|_| is_ours))
                 } else {
-                    (dataset, None)
+                    drop_dataset(client, &dataset, options)?;
+                    (client.create_dataset(&spec)?, None)
                 }
             }
         };
@@ -270,15 +271,25 @@ impl LoadingDataset {
     }
 }
 
-/// Makes the dataset, for its owner alone until it is whole.
-fn make(
-    client: &Client,
-    manifest: &DatasetManifest,
-    name: &str,
-    options: &LoadOptions,
-) -> Result<Dataset> {
+/// Drops a dataset that is to go, or in which there is nothing.
+fn drop_dataset(client: &Client, dataset: &Dataset, options: &LoadOptions) -> Result<()> {
+    let name = &dataset.spec().name;
+    if options.replace {
+        return client.drop_dataset(name);
+    }
+    // So that nobody puts something there in between.
+    let _frozen = dataset.freeze()?;
+    if has_records(dataset)? {
+        let words = format!("dataset {name}: it is there and has records; nothing was loaded");
+        return Err(Error::new(ErrorKind::Exists, words));
+    }
+    client.drop_dataset(name)
+}
+
+/// The dataset as it is to be, for its owner alone until it is whole.
+fn wanted_spec(manifest: &DatasetManifest, name: &str, options: &LoadOptions) -> DatasetSpec {
     let was = manifest.spec.clone();
-    let spec = DatasetSpec {
+    DatasetSpec {
         name: name.to_owned(),
         redundancy: options.redundancy.unwrap_or(was.redundancy),
         durability: options.durability.unwrap_or(was.durability),
@@ -286,8 +297,7 @@ fn make(
         backend: options.backend.clone().unwrap_or(was.backend),
         access: DatasetAccess::default(),
         ..was
-    };
-    client.create_dataset(&spec)
+    }
 }
 
 fn read_mark(dataset: &Dataset) -> Result<Option<LoadMark>> {
@@ -309,12 +319,17 @@ fn read_mark(dataset: &Dataset) -> Result<Option<LoadMark>> {
     mark.map(Some).map_err(|_| corrupt("the note on how far the load is is damaged"))
 }
 
+/// Whether there is something in a dataset. The root directory of files, which is made before there
+/// are any, is nothing.
 fn has_records(dataset: &Dataset) -> Result<bool> {
-    let options = samite_client::scan::ScanOptions {
-        values: false,
-        ..samite_client::scan::ScanOptions::default()
-    };
-    dataset.scan(&options)?.cursor().advance()
+    let scan = dataset.scan(&ScanOptions { values: false, ..ScanOptions::default() })?;
+    let mut cursor = scan.cursor();
+    while cursor.advance()? {
+        if cursor.record().key != samite_fs::MARKER_KEY {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Records on their way.
