@@ -1,6 +1,7 @@
 //! The control plane: the cluster map, datasets, status. `postcard` inside a frame body.
 
 mod backend_spec;
+mod dataset_data;
 mod node_info;
 
 use samite_types::{
@@ -13,12 +14,14 @@ use crate::WireError;
 use crate::access::DatasetAccess;
 use crate::delta::MapDelta;
 use crate::events::{LogPart, NodeEvents};
+use crate::freeze::FreezeRequest;
 use crate::limits::BODY_LEN_MAX;
 use crate::lock::{KnownLock, LockAnswer, LockOwner, LockRequest};
 use crate::membership::{AdminRequest, Heartbeat, LeaderAddress, MemberReport, NodeLease};
 use crate::status::{ClockDifference, NodeMetrics, NodeStatus};
 use crate::ticket::{IssuedTicket, KeyNumbers, KeyStep};
 pub use backend_spec::{BackendSpec, MEMORY_BACKEND, NULL_BACKEND};
+pub use dataset_data::DatasetData;
 pub use node_info::{NodeInfo, TargetInfo, incarnation_at};
 
 /// Bytes of a chunk unless said otherwise.
@@ -207,6 +210,8 @@ pub enum ControlRequest {
     /// By how much that differs from those of coordinators' nodes at most. Reply:
     /// [`ControlReply::ClockDifference`].
     ClockDifference,
+    /// Freeze a dataset, for its owner. Reply: [`ControlReply::Map`], [`ControlReply::Ok`].
+    Freeze(FreezeRequest),
 }
 
 impl ControlRequest {
@@ -224,7 +229,8 @@ impl ControlRequest {
             | Self::ChangeKey(_)
             | Self::Resize { .. }
             | Self::Clock
-            | Self::ClockDifference => 4,
+            | Self::ClockDifference
+            | Self::Freeze(_) => 4,
             _ => 3,
         }
     }
@@ -532,18 +538,6 @@ pub enum ReadsKind {
     Primary,
     /// Any member that has everything, if the primary has granted it a delegation of that.
     Any,
-}
-
-/// A dataset as made.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DatasetData {
-    /// Id; never used again.
-    pub id: DatasetId,
-    /// Policy.
-    pub spec: DatasetSpec,
-    /// The cycle of partitions that the chunks of an object go through, fixed when the dataset is made;
-    /// empty unless the distribution is weighted.
-    pub wheel: Vec<PartitionId>,
 }
 
 /// The cluster map as it travels; `samite-placement` gives it its meaning.

@@ -16,6 +16,7 @@ pub mod control;
 pub mod delta;
 pub mod events;
 pub mod frame;
+pub mod freeze;
 pub mod hello;
 pub mod limits;
 pub mod lock;

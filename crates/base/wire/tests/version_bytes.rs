@@ -57,7 +57,7 @@ fn dataset() -> DatasetData {
         redundancy: Redundancy(2),
         ..DatasetSpec::new("files")
     };
-    DatasetData { id: DatasetId(4), spec, wheel: vec![PartitionId(6)] }
+    DatasetData { id: DatasetId(4), spec, wheel: vec![PartitionId(6)], frozen_by: 0 }
 }
 
 fn lost() -> LostRecords {

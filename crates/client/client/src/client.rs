@@ -437,7 +437,7 @@ impl Client {
         self.session().id
     }
 
-    fn ask_node(
+    pub(crate) fn ask_node(
         &self,
         node: NodeId,
         request: &ControlRequest,

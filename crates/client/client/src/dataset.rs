@@ -16,7 +16,9 @@ use crate::changes::{mask_of, mask_of_key};
 use crate::exec::OperationRun;
 use crate::op::check;
 use crate::scan::{DatasetScan, ScanOptions};
-use crate::{Client, ClientOperation, FinishStep, OwnedOutcome, PendingOperations, ReadStamp};
+use crate::{
+    Client, ClientOperation, DatasetFreeze, FinishStep, OwnedOutcome, PendingOperations, ReadStamp,
+};
 
 /// A dataset of a cluster. Cheap to clone.
 #[derive(Clone)]
@@ -253,6 +255,16 @@ impl Dataset {
     /// `Invalid`: there is no such partition, or the token is of another dataset.
     pub fn scan(&self, options: &ScanOptions) -> Result<DatasetScan> {
         DatasetScan::new(self, options)
+    }
+
+    /// Freezes the dataset: until the freeze ends, nothing changes its records; who wants to waits.
+    /// Readers do not. For the owner of the dataset; see [`DatasetFreeze`].
+    ///
+    /// # Errors
+    /// `InUse`: another client has frozen it. `Denied`. `Unavailable`, `Timeout`: some node that
+    /// serves it does not say that it knows; the dataset is not frozen, or thaws by itself.
+    pub fn freeze(&self) -> Result<DatasetFreeze> {
+        DatasetFreeze::begin(self)
     }
 
     /// Sends operations, in one request per node, without waiting. At most [`OPERATIONS_MAX`] of

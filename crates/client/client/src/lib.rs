@@ -33,7 +33,7 @@
 //! partitions in key order, and [`drafts`] are for what lies in chunks and is replaced as a whole.
 //!
 //! This crate is linked into the preloaded library: all I/O goes through raw system calls, and no
-//! thread is started unless a future is polled.
+//! thread is started unless a future is polled, or a dataset frozen.
 
 mod changes;
 mod client;
@@ -46,6 +46,7 @@ mod exec;
 pub mod faults;
 mod flight;
 mod frame;
+mod freeze;
 mod inconsistent_read;
 pub mod interposability;
 mod key_rotation;
@@ -58,6 +59,7 @@ mod op;
 mod outcome;
 mod peer;
 mod pending;
+pub mod record_placement;
 mod reply;
 pub mod retry;
 mod revocations;
@@ -78,6 +80,7 @@ pub use config::{
 };
 pub use dataset::Dataset;
 pub use early_completion::CompletedChange;
+pub use freeze::DatasetFreeze;
 pub use key_rotation::KeyRotation;
 pub use key_text::key_text;
 pub use op::ClientOperation;

@@ -132,7 +132,7 @@ impl Player {
             Ok(ControlRequest::CreateDataset(spec)) if self.node == world.primary => {
                 world.epoch += 1;
                 let id = DatasetId(100 + world.epoch as u32);
-                world.map.datasets.push(DatasetData { id, spec, wheel: Vec::new() });
+                world.map.datasets.push(DatasetData { id, spec, wheel: Vec::new(), frozen_by: 0 });
                 ControlReply::Map(Some(world.map()))
             }
             Ok(ControlRequest::CreateDataset(_)) => ControlReply::NotLeader { leader: None },
@@ -266,7 +266,8 @@ impl Stage {
             redundancy: Redundancy(redundancy),
             ..datasets::spec(name)
         };
-        let dataset = |id, spec| DatasetData { id: DatasetId(id), spec, wheel: Vec::new() };
+        let dataset =
+            |id, spec| DatasetData { id: DatasetId(id), spec, wheel: Vec::new(), frozen_by: 0 };
         let online = NodeState { reachability: NodeReachability::Online, is_draining: false };
         let map = ClusterMapData {
             cluster: "stage".into(),

@@ -142,7 +142,8 @@ impl Stage {
             incarnation: 1,
             targets: vec![target],
         };
-        let dataset = DatasetData { id: DatasetId(1), spec: spec("played"), wheel: Vec::new() };
+        let dataset =
+            DatasetData { id: DatasetId(1), spec: spec("played"), wheel: Vec::new(), frozen_by: 0 };
         let online = NodeState { reachability: NodeReachability::Online, is_draining: false };
         let member = GroupMember { target: TargetId(0), consistency: MemberConsistency::Good };
         let group = MirrorGroup { term: Term(0), members: vec![member] };

@@ -74,6 +74,9 @@ pub use names::batch::{NewFile, WholeFile};
 pub use names::by_inode::{FoundFile, OpenedFile};
 pub use names::listing::{DirEntry, DirHandle};
 pub use records::attr::{FileAttributes, FileKind, STAT_BLOCK_LEN, SetTime, StatFs, Timestamp};
+pub use records::placement::{
+    MARKER_KEY, merged_record, move_of_intent, record_placement, token_of_verdict,
+};
 pub use semantics::FileSemantics;
 pub use sharing::delegated::DelegationStamp;
 pub use sharing::delegated_lookup::{Names, RecordOf, ResolvedName};

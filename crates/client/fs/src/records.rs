@@ -11,5 +11,6 @@ pub mod key;
 pub mod lookup;
 pub mod moving;
 pub mod numbers;
+pub mod placement;
 pub mod release_queue;
 pub mod store;

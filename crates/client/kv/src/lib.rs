@@ -35,10 +35,12 @@ mod commit;
 mod key;
 mod large;
 mod manifest;
+mod placement;
 mod submit;
 mod view;
 
 pub use atomic::AtomicChange;
 pub use batch::{BatchOutcome, BatchOutcomes, KvBatch};
 pub use key::GROUP_LEN_MAX;
+pub use placement::record_placement;
 pub use view::{KeyEntry, KeyPage, KvView, VersionedValue};

@@ -32,10 +32,12 @@
 
 mod header;
 mod open_object;
+mod placement;
 mod replace;
 mod submit;
 mod view;
 
 pub use open_object::OpenObject;
+pub use placement::record_placement;
 pub use replace::ObjectReplacement;
 pub use view::{ObjectEntry, ObjectPage, ObjectView};

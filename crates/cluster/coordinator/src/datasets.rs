@@ -50,7 +50,8 @@ impl Coordinator {
             }
             DistributionKind::RoundRobin | DistributionKind::Single => Vec::new(),
         };
-        data.datasets.push(DatasetData { id: DatasetId(self.next_dataset), spec, wheel });
+        let id = DatasetId(self.next_dataset);
+        data.datasets.push(DatasetData { id, spec, wheel, frozen_by: 0 });
         Self::check_len(&data, &goals)?;
         let redundancy = data.datasets.last().map(|dataset| dataset.spec.redundancy);
         self.goals = goals;

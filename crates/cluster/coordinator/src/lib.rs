@@ -20,7 +20,7 @@ use samite_placement::{
     ClusterMap, NODES_MAX, PARTITIONS_MAX, assign, check_node_info, partitions_for,
 };
 use samite_types::{
-    Epoch, Error, ErrorKind, NodeId, PartitionId, Redundancy, Result, TargetId, Term,
+    DatasetId, Epoch, Error, ErrorKind, NodeId, PartitionId, Redundancy, Result, TargetId, Term,
 };
 use samite_wire::control::{
     ClusterMapData, DatasetSpec, DurabilityKind, GroupMember, MemberConsistency, MirrorGroup,
@@ -31,6 +31,7 @@ mod admin_request;
 mod age;
 mod change;
 mod datasets;
+mod freezes;
 mod group;
 pub mod leader_key;
 mod leader_reachability;
@@ -84,6 +85,8 @@ pub struct Coordinator {
     since: Epoch,
     /// Epoch of the last loss of each group; none of them was after [`Self::since`] that is not here.
     lost: HashMap<(Redundancy, PartitionId), Epoch>,
+    /// Until when datasets stay frozen that nobody renews, as far as it is known here.
+    freezes: BTreeMap<DatasetId, Duration>,
     last_tick: Option<Duration>,
     revision: u64,
 }
@@ -120,6 +123,7 @@ impl Coordinator {
             changed: HashMap::new(),
             since: Epoch(0),
             lost: HashMap::new(),
+            freezes: BTreeMap::new(),
             last_tick: None,
             revision: 0,
         })

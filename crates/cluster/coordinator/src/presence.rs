@@ -124,10 +124,15 @@ impl Coordinator {
                 late.insert(info.node, seen);
             }
         }
-        if late.is_empty() && !self.has_work {
+        let has_frozen = self.has_frozen();
+        if late.is_empty() && !self.has_work && !has_frozen {
             return;
         }
         let mut data = map.data().clone();
+        let has_thawed = has_frozen && self.thaw_overdue(&mut data, now);
+        if late.is_empty() && !self.has_work && !has_thawed {
+            return;
+        }
         for (node, seen) in late {
             set_reachability(&mut data, node, seen);
         }

@@ -52,7 +52,7 @@ fn map(epoch: u64, term: u32, members: &[(u32, MemberConsistency)]) -> ClusterMa
     };
     let dataset = |id, name: &str, redundancy| {
         let spec = DatasetSpec { redundancy: Redundancy(redundancy), ..DatasetSpec::new(name) };
-        DatasetData { id, spec, wheel: Vec::new() }
+        DatasetData { id, spec, wheel: Vec::new(), frozen_by: 0 }
     };
     let online = NodeState { reachability: NodeReachability::Online, is_draining: false };
     ClusterMap::new(ClusterMapData {

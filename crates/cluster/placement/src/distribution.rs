@@ -30,7 +30,9 @@ enum DistributionShape {
 }
 
 impl Distribution {
-    pub(crate) fn new(dataset: &DatasetData, partitions: u32) -> Self {
+    /// How the chunks of `dataset` spread over so many partitions.
+    #[must_use]
+    pub fn new(dataset: &DatasetData, partitions: u32) -> Self {
         let shape = match &dataset.spec.distribution {
             DistributionKind::RoundRobin => DistributionShape::RoundRobin,
             DistributionKind::Single => DistributionShape::Single,

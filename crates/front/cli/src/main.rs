@@ -22,8 +22,8 @@ use clap::{Parser, Subcommand};
 
 use cluster::ClusterTarget;
 use commands::{
-    acknowledge, attach, bench, data, dataset, df, down, events, fault, files, host_start, key, kv,
-    logs, ls, mount, node, object, run, scrub, set, stage, stat, status, ticket, up,
+    acknowledge, attach, bench, data, dataset, df, down, dump, events, fault, files, host_start,
+    key, kv, load, logs, ls, mount, node, object, run, scrub, set, stage, stat, status, ticket, up,
 };
 use failure::{CommandFailure, EXIT_CODES};
 
@@ -87,6 +87,8 @@ enum TopCommand {
     Kv(kv::KvArgs),
     Object(object::ObjectArgs),
     Dataset(dataset::DatasetArgs),
+    Dump(dump::DumpArgs),
+    Load(load::LoadArgs),
     Fault(fault::FaultArgs),
     Scrub(scrub::ScrubArgs),
     Events(events::EventsArgs),
@@ -175,6 +177,8 @@ fn carry_out(command: TopCommand, target: &ClusterTarget) -> Result<(), CommandF
         TopCommand::Kv(args) => kv::run(&args, target),
         TopCommand::Object(args) => object::run(&args, target),
         TopCommand::Dataset(args) => dataset::run(&args, target),
+        TopCommand::Dump(args) => dump::run(&args, target),
+        TopCommand::Load(args) => load::run(&args, target),
         TopCommand::Fault(args) => fault::run(&args, target),
         TopCommand::Scrub(args) => scrub::run(&args, target),
         TopCommand::Events(args) => events::run(&args, target),

@@ -83,6 +83,9 @@ pub(crate) fn permitted(
         ControlRequest::DropDataset { name } => {
             owned(map, peer, name, "drop")?;
         }
+        ControlRequest::Freeze(asked) => {
+            owned(map, peer, &asked.dataset, "freeze")?;
+        }
         ControlRequest::SetAccess { name, owner, .. } => {
             let access = owned(map, peer, name, "say who may use")?;
             if peer.identity.uid != 0 && owner.is_some_and(|owner| owner != access.owner) {

@@ -15,6 +15,15 @@ pub(crate) struct DatasetPolicy {
     pub redundancy: Redundancy,
     /// Members that are not the primary answer reads.
     pub reads_any: bool,
+    /// A client has frozen it: nothing changes its records.
+    pub is_frozen: bool,
+}
+
+impl DatasetPolicy {
+    /// Whether the operations have to wait until the dataset is frozen no more.
+    pub(crate) fn holds_back(&self, operations: &[Operation<'_>]) -> bool {
+        self.is_frozen && operations.iter().any(Operation::is_mutation)
+    }
 }
 
 /// A member of a group, as far as admission goes.
@@ -55,8 +64,8 @@ impl<'m> AdmissionControl<'m> {
     /// Whether operations on a dataset are this node's.
     ///
     /// # Errors
-    /// `StaleMap`: another node's; `Busy`: perhaps, by a newer map; `Invalid`: there is no such
-    /// partition.
+    /// `StaleMap`: another node's; `Busy`: perhaps, by a newer map, or not while the dataset is
+    /// frozen; `Invalid`: there is no such partition.
     pub(crate) fn check(
         &self,
         dataset: DatasetPolicy,
@@ -70,6 +79,9 @@ impl<'m> AdmissionControl<'m> {
                 Some(_) => return Err(ErrorKind::StaleMap),
                 None => return Err(ErrorKind::Invalid),
             }
+        }
+        if dataset.holds_back(operations) {
+            return Err(ErrorKind::Busy);
         }
         Ok(())
     }
@@ -110,7 +122,7 @@ mod tests {
     use crate::test_map::{PARTITIONS, three_nodes};
 
     fn dataset(reads_any: bool) -> DatasetPolicy {
-        DatasetPolicy { redundancy: Redundancy(2), reads_any }
+        DatasetPolicy { redundancy: Redundancy(2), reads_any, is_frozen: false }
     }
 
     fn get(partition: u32) -> [Operation<'static>; 1] {
@@ -141,6 +153,19 @@ mod tests {
         let none = control.check(dataset(true), &delete(PARTITIONS));
         assert_eq!(none, Err(ErrorKind::Invalid));
         assert_eq!(control.unknown_dataset(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_frozen_dataset_is_read_and_not_changed() {
+        let map = three_nodes();
+        let frozen = DatasetPolicy { is_frozen: true, ..dataset(false) };
+        let primary = map.node_of(Redundancy(2), PartitionId(0)).unwrap();
+        let control = AdmissionControl::new(&map, primary, map.epoch());
+        assert_eq!(control.check(frozen, &get(0)), Ok(()));
+        assert_eq!(control.check(frozen, &delete(0)), Err(ErrorKind::Busy));
+        let both = [get(0), delete(0)].concat();
+        assert_eq!(control.check(frozen, &both), Err(ErrorKind::Busy));
+        assert_eq!(control.check(dataset(false), &both), Ok(()));
     }
 
     #[test]

@@ -66,6 +66,8 @@ struct OpenDataset {
     keeping: RecordKeeping,
     /// Members that are not the primary answer reads.
     reads_any: bool,
+    /// A client has frozen it: nothing changes its records.
+    is_frozen: bool,
     replicas: Vec<Option<Box<OpenReplica>>>,
 }
 
@@ -147,6 +149,7 @@ impl OpenPartitions {
                     backend: known.spec.backend.clone(),
                     redundancy: known.spec.redundancy,
                     access: known.spec.access,
+                    is_frozen: known.frozen_by != 0,
                     is_grouped,
                     replicas: (0..map.partitions()).map(|_| None).collect(),
                 };
@@ -190,8 +193,8 @@ impl OpenPartitions {
 
     /// The properties of an open dataset that admission goes by.
     pub(crate) fn policy(&self, slot: DatasetIndex) -> DatasetPolicy {
-        let OpenDataset { redundancy, reads_any, .. } = self.datasets[slot.0];
-        DatasetPolicy { redundancy, reads_any }
+        let OpenDataset { redundancy, reads_any, is_frozen, .. } = self.datasets[slot.0];
+        DatasetPolicy { redundancy, reads_any, is_frozen }
     }
 
     /// Applies one operation; `operation.partition` is below the map's count.
@@ -497,6 +500,7 @@ impl OpenPartitions {
         for open in &mut self.datasets {
             if let Some(known) = map.dataset_by_id(open.id) {
                 open.access = known.spec.access;
+                open.is_frozen = known.frozen_by != 0;
             }
         }
         let mut counts = (0, 0);

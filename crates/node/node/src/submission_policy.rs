@@ -11,14 +11,23 @@ use samite_types::ClientId;
 
 use crate::partitions::HolderSet;
 
+/// What the newest map says, as far as early completion is concerned.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MapConditions {
+    /// Partitions are about to move.
+    pub has_moving: bool,
+    /// Partitions that this node leads have lost their records: a record that is not in the look-up
+    /// table may have been there.
+    pub has_lost: bool,
+    /// A client has frozen a dataset.
+    pub has_frozen: bool,
+}
+
 /// The state of a shard, as far as early completion is concerned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SubmissionConditions {
-    /// By the map partitions are about to move.
-    pub has_moving: bool,
-    /// By the map partitions that this node leads have lost their records: a record that is not in
-    /// the look-up table may have been there.
-    pub has_lost: bool,
+    /// What the map says.
+    pub map: MapConditions,
     /// Clients with delegations.
     pub holders: HolderSet,
     /// Requests wait for delegations to end.
@@ -35,7 +44,8 @@ pub(crate) struct SubmissionConditions {
 /// for others gets it back when it asks for something: until then the others change what they like,
 /// and the queues stay as they are.
 pub(crate) fn queue_access(now: &SubmissionConditions) -> QueueAccess {
-    if now.has_moving || now.has_lost || now.has_waiters || !now.has_room {
+    let MapConditions { has_moving, has_lost, has_frozen } = now.map;
+    if has_moving || has_lost || has_frozen || now.has_waiters || !now.has_room {
         return QueueAccess::Closed;
     }
     match now.holders {
@@ -69,8 +79,7 @@ mod tests {
     const A: ClientId = ClientId(1);
     const B: ClientId = ClientId(2);
     const FREE: SubmissionConditions = SubmissionConditions {
-        has_moving: false,
-        has_lost: false,
+        map: MapConditions { has_moving: false, has_lost: false, has_frozen: false },
         holders: HolderSet::Anyone,
         has_waiters: false,
         has_room: true,
@@ -105,8 +114,9 @@ mod tests {
             assert_eq!(queue_access(&now), access, "{now:?}");
             // Whatever stands in the way keeps the queues closed.
             for in_the_way in [
-                SubmissionConditions { has_moving: true, ..now },
-                SubmissionConditions { has_lost: true, ..now },
+                SubmissionConditions { map: MapConditions { has_moving: true, ..now.map }, ..now },
+                SubmissionConditions { map: MapConditions { has_lost: true, ..now.map }, ..now },
+                SubmissionConditions { map: MapConditions { has_frozen: true, ..now.map }, ..now },
                 SubmissionConditions { has_waiters: true, ..now },
                 SubmissionConditions { has_room: false, ..now },
             ] {

@@ -16,6 +16,7 @@ use samite_wire::op::{Action, Guard, Operation, OperationRequest, TouchedRecords
 use smallvec::SmallVec;
 
 use crate::partitions::{ApplyContext, DatasetIndex, OpenPartitions};
+use crate::submission_policy::MapConditions;
 
 /// After so many entries the waiters on the node's core are served, also while others have
 /// submitted more than can wait.
@@ -31,8 +32,8 @@ pub(crate) struct ShardSubmissions {
     shards: u16,
     /// The map by which clients may complete operations early, or might when they last did.
     map: Option<Arc<ClusterMap>>,
-    /// By the map partitions are about to move, or have lost their records.
-    map_conditions: (bool, bool),
+    /// What that map says of it.
+    map_conditions: MapConditions,
     /// The clients that may, or might until the queues were closed, if what is in the queues has
     /// yet to be carried out.
     access: QueueAccess,
@@ -45,7 +46,7 @@ pub(crate) struct ShardSubmissions {
 impl ShardSubmissions {
     pub(crate) fn new(arena: Arc<Arena>, shard: ShardId, shards: u16) -> Self {
         let (access, open_by) = (QueueAccess::Closed, Epoch(0));
-        let map_conditions = (false, false);
+        let map_conditions = MapConditions::default();
         Self { arena, shard, shards, map: None, map_conditions, access, open_by, since_turn: 0 }
     }
 
@@ -54,9 +55,8 @@ impl ShardSubmissions {
         self.map.as_ref().map_or(Epoch(0), |map| map.epoch())
     }
 
-    /// Whether, by the map that was taken up, partitions are about to move, or have lost their
-    /// records.
-    pub(crate) const fn map_conditions(&self) -> (bool, bool) {
+    /// What the map that was taken up says of early completion.
+    pub(crate) const fn map_conditions(&self) -> MapConditions {
         self.map_conditions
     }
 
@@ -67,9 +67,9 @@ impl ShardSubmissions {
 
     /// There is a new map. Entries that were submitted by the map before have been carried out:
     /// clients were shut out before this one came.
-    pub(crate) fn take_up(&mut self, map: &Arc<ClusterMap>, has_moving: bool, has_lost: bool) {
+    pub(crate) fn take_up(&mut self, map: &Arc<ClusterMap>, conditions: MapConditions) {
         self.map = Some(Arc::clone(map));
-        self.map_conditions = (has_moving, has_lost);
+        self.map_conditions = conditions;
     }
 
     /// Whether these clients and no others have access, by the newest map.

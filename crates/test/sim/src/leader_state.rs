@@ -136,6 +136,10 @@ impl SimulatedState {
                 self.coordinator.acknowledge_loss(by, &seen)?;
                 Ok(SavedVerdict::Map(Epoch(0)))
             }
+            ControlRequest::Freeze(asked) => {
+                self.coordinator.freeze(now, &asked)?;
+                Ok(SavedVerdict::Map(Epoch(0)))
+            }
             ControlRequest::Map { known } => Ok(SavedVerdict::Map(known)),
             _ => Err(Error::new(ErrorKind::Unsupported, "nothing that a coordinator decides")),
         }

@@ -68,7 +68,7 @@ fn a_clock_that_is_wrong_is_told_by_its_node_and_no_other() {
     let options = samite_testkit::LocalOptions { clocks_ahead_us, ..Default::default() };
     let cluster = LocalCluster::start(3, options).unwrap();
     let client = cluster.client(options_of(TransportKind::Unix)).unwrap();
-    let clock = |node| client.node_status(NodeId(node)).unwrap().clock;
+    let clock = |node| client.clock_difference(NodeId(node)).unwrap();
     let found = wait("n1 compares clocks", || clock(1));
     assert_eq!(found.from, NodeId(0));
     assert!(found.ahead_us.abs_diff(-3_000_000) <= found.error_us, "{found:?}");

@@ -113,6 +113,13 @@ pub struct ScanToken {
 const VERSION: u8 = 1;
 
 impl ScanToken {
+    /// A token of a scan of one partition alone ([`super::ScanScope::Partition`]) that has visited
+    /// the records up to the key `after`.
+    #[must_use]
+    pub fn within(dataset: DatasetId, partitions: u32, only: PartitionId, after: &[u8]) -> Self {
+        Self { dataset, partitions, next: partitions, open: vec![(only, after.to_vec())] }
+    }
+
     /// Whether there is nothing left.
     #[must_use]
     pub fn is_done(&self) -> bool {

@@ -75,6 +75,14 @@ impl ChangeStamps {
         self.directories += number(SUBDIRECTORIES_AT as usize);
     }
 
+    /// The stamp of one partition that says the same.
+    pub fn record(&self) -> [u8; Self::RECORD_LEN] {
+        let mut record = [0; Self::RECORD_LEN];
+        record[..8].copy_from_slice(&self.changed.0.to_le_bytes());
+        record[8..].copy_from_slice(&self.directories.to_le_bytes());
+        record
+    }
+
     /// Directories in it.
     pub fn directories(&self) -> u64 {
         self.directories.try_into().unwrap_or(0)

@@ -322,10 +322,16 @@ impl FileSystem {
     /// As of the nodes.
     pub fn sweep_orphans(&self) -> Result<u64> {
         let abandoned: u64 = self.statuses()?.iter().map(|status| status.abandoned).sum();
+        if abandoned == 0 { Ok(0) } else { self.remove_unreferenced() }
+    }
+
+    /// Removes files without a name that nobody has open, also where nodes do not know of them:
+    /// where records came from elsewhere. Returns how many went.
+    ///
+    /// # Errors
+    /// As of the nodes.
+    pub fn remove_unreferenced(&self) -> Result<u64> {
         let mut removed = 0;
-        if abandoned == 0 {
-            return Ok(0);
-        }
         let store = self.store();
         for index in 0..store.dataset.partitions() {
             let partition = PartitionId(index);

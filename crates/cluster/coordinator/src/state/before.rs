@@ -69,7 +69,7 @@ impl From<MapWithoutLosses> for ClusterMapData {
 
 impl From<DatasetOfTwoBackends> for DatasetData {
     fn from(DatasetOfTwoBackends { id, spec, wheel }: DatasetOfTwoBackends) -> Self {
-        Self { id, spec: spec.into(), wheel }
+        Self { id, spec: spec.into(), wheel, frozen_by: 0 }
     }
 }
 

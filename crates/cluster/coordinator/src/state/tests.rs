@@ -30,7 +30,7 @@ fn coordinator() -> Coordinator {
 }
 
 fn before(dataset: &DatasetData) -> DatasetOfTwoBackends {
-    let DatasetData { id, spec, wheel } = dataset.clone();
+    let DatasetData { id, spec, wheel, .. } = dataset.clone();
     let is_null = spec.backend.name == NULL_BACKEND;
     let backend = if is_null { OneOfTwoBackends::Null } else { OneOfTwoBackends::Memory };
     let spec = SpecOfTwoBackends {

@@ -13,6 +13,7 @@ use super::{Coordinator, primaries};
 
 mod cluster;
 mod failover;
+mod freezes;
 mod histories;
 mod moves;
 mod scale;

@@ -65,7 +65,7 @@ fn map_data(nodes: u32) -> ClusterMapData {
 
 fn dataset(id: u32, distribution: DistributionKind, wheel: Vec<PartitionId>) -> DatasetData {
     let spec = DatasetSpec { distribution, ..DatasetSpec::new(format!("d{id}")) };
-    DatasetData { id: DatasetId(id), spec, wheel }
+    DatasetData { id: DatasetId(id), spec, wheel, frozen_by: 0 }
 }
 
 proptest! {

@@ -463,7 +463,7 @@ impl EventLoop {
         }
         service.opened(id, &peer);
         self.replies.meets(id, peer.node.map_or(FaultParty::Client, FaultParty::Node));
-        self.replies.proved(id, memory);
+        self.replies.proved(id, memory, version);
         // A guest has as much time for all that it asks as others have for their proof.
         if peer.identity.role != PeerRole::Guest {
             self.watch.forget_handshake(id);

@@ -11,6 +11,7 @@ use rustix::thread::futex;
 use samite_types::fault::{FaultParty, FaultSwitch};
 use samite_types::{Error, ErrorKind, RequestId};
 use samite_wire::frame::{FrameHeader, FrameKind};
+use samite_wire::hello::VERSION;
 use samite_wire::limits::{BODY_LEN_MAX, PAYLOAD_LEN_MAX};
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
@@ -35,6 +36,8 @@ pub(super) struct ConnectionOutput {
     /// The socket has said that it is full; wait until it is writable.
     blocked: bool,
     ring: Option<RingOutput>,
+    /// Of the protocol, which the peer speaks.
+    version: u8,
     /// Its id is in [`ReplySink::dirty`].
     dirty: bool,
     /// The party whose frames meet faults; `None`: they meet none.
@@ -262,6 +265,12 @@ impl ReplySink {
         self.output(conn).is_some_and(|output| output.ring.is_some())
     }
 
+    /// The version of the protocol that the peer speaks; the newest before it has said so.
+    #[must_use]
+    pub fn version(&self, conn: ConnId) -> u8 {
+        self.output(conn).map_or(VERSION, |output| output.version)
+    }
+
     /// Connections that have proved the key.
     #[must_use]
     pub const fn connections(&self) -> usize {
@@ -288,6 +297,7 @@ impl ReplySink {
         }
         let socket = SocketQueue::default();
         let output = ConnectionOutput {
+            version: VERSION,
             fd,
             socket,
             flags: socket_flags(is_tcp),
@@ -310,10 +320,11 @@ impl ReplySink {
         }
     }
 
-    /// The peer has proved the key, and may have rings from now on.
-    pub(super) fn proved(&mut self, conn: ConnId, memory: Option<Arc<RingMemory>>) {
+    /// The peer has proved the key, and may have rings from now on. `version`: of the protocol.
+    pub(super) fn proved(&mut self, conn: ConnId, memory: Option<Arc<RingMemory>>, version: u8) {
         self.proved += 1;
         let Some(output) = get(&mut self.outputs, conn) else { return };
+        output.version = version;
         output.ring = memory.map(|memory| RingOutput {
             producer: RingProducer::new(memory.clone(), crate::shm::ring::RingKind::Replies),
             memory,

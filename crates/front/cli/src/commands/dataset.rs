@@ -116,7 +116,8 @@ fn backend_help() -> String {
     format!("What holds the records: {}", lines.collect::<Vec<_>>().join(", "))
 }
 
-fn parse_durability(text: &str) -> Result<DurabilityKind, String> {
+/// What a restart of all nodes is to leave.
+pub fn parse_durability(text: &str) -> Result<DurabilityKind, String> {
     match text {
         "memory" => Ok(DurabilityKind::Memory),
         "logged" => Ok(DurabilityKind::Logged),
@@ -142,7 +143,8 @@ fn parse_semantics(text: &str) -> Result<SemanticsKind, String> {
     }
 }
 
-fn parse_distribution(text: &str) -> Result<DistributionKind, String> {
+/// How chunks are to spread.
+pub fn parse_distribution(text: &str) -> Result<DistributionKind, String> {
     match text {
         "round-robin" => return Ok(DistributionKind::RoundRobin),
         "single" => return Ok(DistributionKind::Single),

@@ -261,6 +261,7 @@ fn decide(
         ControlRequest::CreateDataset(_)
             | ControlRequest::DropDataset { .. }
             | ControlRequest::SetAccess { .. }
+            | ControlRequest::Freeze(_)
             | ControlRequest::AcknowledgeLoss { .. }
             | ControlRequest::Wish { .. }
     );

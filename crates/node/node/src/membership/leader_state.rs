@@ -7,6 +7,7 @@ use samite_coordinator::{ClusterTiming, Coordinator};
 use samite_placement::ClusterMap;
 use samite_types::{Epoch, Error, ErrorKind, Result};
 use samite_wire::control::{ControlReply, ControlRequest, NodeInfo};
+use samite_wire::freeze::FreezeCall;
 use samite_wire::membership::{Heartbeat, NodeLease};
 
 /// The answer once all decisions are saved.
@@ -102,6 +103,12 @@ impl LeaderState {
             }
             ControlRequest::SetAccess { name, owner, mode } => {
                 self.coordinator.set_access(&name, owner, mode)?;
+            }
+            ControlRequest::Freeze(asked) => {
+                self.coordinator.freeze(now, &asked)?;
+                if asked.call != FreezeCall::Begin {
+                    return Ok(LeaderVerdict::Reply(ControlReply::Ok.into()));
+                }
             }
             ControlRequest::AcknowledgeLoss { by, seen } => {
                 self.coordinator.acknowledge_loss(by, &seen)?;

@@ -11,6 +11,7 @@ use samite_types::{Clock as _, Epoch, Error, ErrorKind, NodeId, RequestId, Resul
 use samite_wire::control::{self, ControlReply, ControlRequest, FaultRequest};
 use samite_wire::events::NodeEvents;
 use samite_wire::frame::FrameKind;
+use samite_wire::freeze::{FREEZES_SINCE, FreezeCall, FreezeRequest, without_freezes};
 use samite_wire::limits::CLIENTS_TOLD_MAX;
 use samite_wire::membership::VOTE_MESSAGES_MAX;
 
@@ -96,9 +97,13 @@ impl ShardService {
                 self.known_locks(peer, (node, epoch), after.as_ref()).map(Some)
             }
             ControlRequest::LockClients(asked) => self.lock_clients(peer, asked).map(Some),
+            ControlRequest::Freeze(FreezeRequest { call: FreezeCall::Serves(epoch), .. }) => {
+                self.serves_by(epoch).map(Some)
+            }
             change @ (ControlRequest::CreateDataset(_)
             | ControlRequest::DropDataset { .. }
-            | ControlRequest::SetAccess { .. }) => permitted(self.map.as_deref(), peer, change)
+            | ControlRequest::SetAccess { .. }
+            | ControlRequest::Freeze(_)) => permitted(self.map.as_deref(), peer, change)
                 .and_then(|change| self.coordinate(to, change)),
             ControlRequest::Faults(asked) => self.faults_asked(conn, peer, asked, out),
             asked @ (ControlRequest::IssueTicket { .. }
@@ -155,6 +160,15 @@ impl ShardService {
         self.shared.work(WorkerJob::Resize { memory_bytes, to })
     }
 
+    /// Whether all shards serve by the map of `epoch` or a newer one.
+    fn serves_by(&self, epoch: Epoch) -> Result<ControlReply> {
+        if self.shared.taken_up() >= epoch {
+            Ok(ControlReply::Ok)
+        } else {
+            Err(ErrorKind::Busy.into())
+        }
+    }
+
     fn shutdown_asked(&self) -> ControlReply {
         tracing::info!("asked to shut down");
         self.shared.notice(NodeNotice::ShutdownAsked);
@@ -170,7 +184,11 @@ impl ShardService {
     }
 
     pub(super) fn send_control(&self, to: ReplyTo, reply: &ControlReply, out: &mut ReplySink) {
-        out.send(to.conn, FrameKind::ControlReply, to.request, &control::encode(reply), []);
+        let body = match out.version(to.conn) {
+            0..FREEZES_SINCE => control::encode(&without_freezes(reply.clone())),
+            _ => control::encode(reply),
+        };
+        out.send(to.conn, FrameKind::ControlReply, to.request, &body, []);
     }
 
     fn map_after(&self, known: Epoch) -> Result<Option<ControlReply>> {
@@ -235,6 +253,7 @@ impl ShardService {
             ControlRequest::CreateDataset(_)
             | ControlRequest::DropDataset { .. }
             | ControlRequest::SetAccess { .. }
+            | ControlRequest::Freeze(_)
             | ControlRequest::AcknowledgeLoss { .. }
             | ControlRequest::Wish { .. } => {
                 self.shared.work(WorkerJob::Forward { request, to })?;

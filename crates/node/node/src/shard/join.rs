@@ -259,6 +259,10 @@ impl ShardService {
         self.lock_records(task.client, &request, &budget);
         let now = self.time_for(&budget);
         if let Some(slot) = slot {
+            // The shard that has admitted the request may have had an older map.
+            if self.partitions.policy(slot).holds_back(&request.operations) {
+                return self.turn_down(task, ErrorKind::Busy, out);
+            }
             if self.partitions.is_grouped(slot) {
                 at = self.apply_time();
                 if let Err(kind) = self.check_members(slot, &request, (at, len), out) {

@@ -10,7 +10,7 @@ use samite_wire::op::{Operation, OperationRequest};
 use super::ShardService;
 use crate::budget::ReplyBudget;
 use crate::partitions::HolderSet;
-use crate::submission_policy::{SubmissionConditions, contradicts, queue_access};
+use crate::submission_policy::{MapConditions, SubmissionConditions, contradicts, queue_access};
 
 impl ShardService {
     /// Carries out the submission-queue entries, between requests.
@@ -74,8 +74,12 @@ impl ShardService {
     pub(super) fn unlock_exclusive(&mut self, who: Option<ClientId>) {
         let Some(map) = &self.map else { return };
         if self.submissions.map_epoch() != map.epoch() {
-            let has_moving = self.partitions.has_moving(map);
-            self.submissions.take_up(map, has_moving, map.has_lost_at(self.shared.node));
+            let conditions = MapConditions {
+                has_moving: self.partitions.has_moving(map),
+                has_lost: map.has_lost_at(self.shared.node),
+                has_frozen: map.datasets().iter().any(|dataset| dataset.frozen_by != 0),
+            };
+            self.submissions.take_up(map, conditions);
             self.partitions.know_all(map);
         }
         if self.submissions.stands(self.queue_access(who)) {
@@ -89,10 +93,8 @@ impl ShardService {
 
     /// The clients that may complete operations early, as things are now.
     fn queue_access(&self, asker: Option<ClientId>) -> QueueAccess {
-        let (has_moving, has_lost) = self.submissions.map_conditions();
         queue_access(&SubmissionConditions {
-            has_moving,
-            has_lost,
+            map: self.submissions.map_conditions(),
             holders: self.partitions.free_to_change(),
             has_waiters: !self.waiters.is_empty(),
             has_room: self.arena.has_submission_room(),
