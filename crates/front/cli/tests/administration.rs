@@ -73,8 +73,10 @@ fn a_store_without_room_says_so() {
 
 #[test]
 fn memory_grows_and_shrinks_while_programs_use_it() {
+    // While the store is full, it may be refused; what it was told is written is right.
     const WORK: &str = "while test -e /samite/go; do
-        seq 2000 > /samite/busy && test $(wc -l < /samite/busy) = 2000 || exit 9
+        seq 2000 2> /dev/null > /samite/busy || continue
+        test $(wc -l < /samite/busy) = 2000 || exit 9
     done";
     let samite = Samite::new();
     samite.ok(["up", "--local", "1", "--memory", "32M"]);
