@@ -61,7 +61,7 @@ pub struct ArenaHeader {
     block_count: U32,
     shards: U32,
     blocks_offset: U64,
-    table_blocks: U32,
+    part_slots: U32,
 }
 
 /// Bytes of an [`ArenaHeader`].
@@ -71,8 +71,8 @@ pub const HEADER_LEN: usize = size_of::<ArenaHeader>();
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaLayout {
     block_count: u32,
-    /// So many blocks the look-up table is made for.
-    table_blocks: u32,
+    /// Slots of each part of the look-up table: a power of two.
+    part_slots: u32,
     shards: u32,
 }
 
@@ -87,7 +87,8 @@ impl ArenaLayout {
         }
         match u32::try_from(shards) {
             Ok(shards) if shards >= 1 && shards <= SHARDS_MAX as u32 => {
-                Ok(Self { block_count, table_blocks: block_count, shards })
+                let part_slots = part_slots_for(block_count as u64 * BLOCK_LEN as u64, shards);
+                Ok(Self { block_count, part_slots, shards })
             }
             _ => Err(WireError::OverLimit("arena shard count")),
         }
@@ -118,8 +119,13 @@ impl ArenaLayout {
         if header.version.get() != VERSION || header.block_len.get() as usize != BLOCK_LEN {
             return Err(WireError::Unknown("arena version"));
         }
-        let layout = Self::new(header.table_blocks.get(), header.shards.get() as usize)?
-            .with_room(header.block_count.get())?;
+        let largest = Self::new(header.block_count.get(), header.shards.get() as usize)?;
+        let (part_slots, least) = (header.part_slots.get(), part_slots_for(0, largest.shards));
+        let lawful = least..=largest.part_slots;
+        if !part_slots.is_power_of_two() || !lawful.contains(&part_slots) {
+            return Err(WireError::Unknown("arena look-up table"));
+        }
+        let layout = Self { part_slots, ..largest };
         let agrees = header.total_len.get() == layout.total_len()
             && header.blocks_offset.get() == layout.blocks_offset()
             && file_len >= layout.total_len();
@@ -137,7 +143,7 @@ impl ArenaLayout {
             block_count: self.block_count.into(),
             shards: self.shards.into(),
             blocks_offset: self.blocks_offset().into(),
-            table_blocks: self.table_blocks.into(),
+            part_slots: self.part_slots.into(),
         }
     }
 
@@ -176,7 +182,7 @@ impl ArenaLayout {
     /// Slots of each part of the look-up table: a power of two.
     #[must_use]
     pub const fn lookup_part_slots(&self) -> u32 {
-        part_slots_for(self.table_blocks as u64 * BLOCK_LEN as u64, self.shards)
+        self.part_slots
     }
 
     /// Buckets of the index of each part of the look-up table: a power of two.
@@ -277,6 +283,23 @@ mod tests {
         assert_eq!(ArenaLayout::read(header.as_bytes(), layout.total_len()), Ok(layout));
         assert!(ArenaLayout::read(header.as_bytes(), layout.total_len() - 1).is_err());
         assert!(ArenaLayout::read(&header.as_bytes()[1..], layout.total_len()).is_err());
+    }
+
+    #[test]
+    fn room_for_more_blocks_leaves_the_tables_as_they_are() {
+        let small = ArenaLayout::new(1000, 3).unwrap();
+        let large = small.with_room(100_000).unwrap();
+        assert_eq!(large.lookup_part_slots(), small.lookup_part_slots());
+        assert!(large.block_offset(99_999).is_some() && small.block_offset(1000).is_none());
+        let header = large.header();
+        assert_eq!(ArenaLayout::read(header.as_bytes(), large.total_len()), Ok(large));
+        assert!(large.with_room(99_999).is_err());
+        // Whatever a header says of the tables, it is an error or lawful.
+        for slots in [0, 1, 2, 4, 12, 1 << 22, 1 << 31, u32::MAX] {
+            let mut raw = header.as_bytes().to_vec();
+            raw[40..44].copy_from_slice(&slots.to_le_bytes());
+            assert!(ArenaLayout::read(&raw, u64::MAX).is_err(), "{slots}");
+        }
     }
 
     #[test]

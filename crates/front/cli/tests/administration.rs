@@ -73,8 +73,10 @@ fn a_store_without_room_says_so() {
 
 #[test]
 fn memory_grows_and_shrinks_while_programs_use_it() {
+    // While the store is full, it may be refused; what it was told is written is right.
     const WORK: &str = "while test -e /samite/go; do
-        seq 2000 > /samite/busy && test $(wc -l < /samite/busy) = 2000 || exit 9
+        seq 2000 2> /dev/null > /samite/busy || continue
+        test $(wc -l < /samite/busy) = 2000 || exit 9
     done";
     let samite = Samite::new();
     samite.ok(["up", "--local", "1", "--memory", "32M"]);
@@ -85,12 +87,12 @@ fn memory_grows_and_shrinks_while_programs_use_it() {
     let put = ["put", "--force", large.to_str().unwrap(), "/large"];
     samite.fails(1, put);
     let said = samite.ok(["node", "resize", "0", "96M"]);
-    assert_eq!(said, "cluster default: n0 holds 96 MiB from now on, 32 MiB before\n");
+    assert_eq!(said, "cluster default: n0 holds 96.0 MiB from now on, 32.0 MiB before\n");
     samite.ok(put);
     let status: Value = serde_json::from_str(&samite.ok(["status", "--json"])).unwrap();
     assert_eq!(status["nodes"][0]["status"]["capacity_bytes"], 96 << 20);
     let said = samite.fails(5, ["node", "resize", "n0", "32M"]);
-    assert!(said.contains("32 MiB: ") && said.contains(" are in use, and "), "{said}");
+    assert!(said.contains("32.0 MiB: ") && said.contains(" are in use, and "), "{said}");
     samite.ok(["run", "--", "cmp", large.to_str().unwrap(), "/samite/large"]);
     samite.ok(["run", "--", "rm", "/samite/large"]);
     wait_until("it shrinks", || {

@@ -75,8 +75,8 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
     stop.watch(loops.iter().map(EventLoop::waker).collect());
     let capacity = memory.usage().capacity;
     let (credentials, joined) = introduce(&config, keys, &addresses, (capacity, flash.as_ref()))?;
-    let has_coordinator = config.coordinator.own.is_some();
-    let (leader_loop, asks) = has_coordinator.then(|| mpsc::sync_channel(LEADER_QUEUE_LEN)).unzip();
+    let leads = config.coordinator.own.is_some();
+    let (leader_loop, asks) = leads.then(|| mpsc::sync_channel(LEADER_QUEUE_LEN)).unzip();
     let (worker, jobs) = mpsc::sync_channel(WORKER_QUEUE_LEN);
     let (notices, notice) = mpsc::channel();
     let reachability = LeaderReachability::new(config.node, config.timing);
@@ -106,8 +106,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
     let sharer = Arc::clone(&shared);
     let worker_thread = spawn("worker", move || worker::run(&sharer, &targets, &jobs))?;
     oversee(&config, scraped.as_ref(), &shared)?;
-    let process = format_args!("{:x}", shared.incarnation);
-    tracing::info!(node = %config.node, process, ?addresses, "listening");
+    tracing::info!(node = %config.node, process = %format_args!("{:x}", shared.incarnation), ?addresses, "listening");
     events(NodeEvent::Listening { addresses });
     let begun = join_cluster(&config, credentials, &shared, asks);
     let (leader_loop, ended) = match begun {

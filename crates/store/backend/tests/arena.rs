@@ -309,7 +309,7 @@ fn a_target_grows_and_shrinks_under_its_records() {
         check(&*store, large);
         let refused = backend.resize(SMALL).expect_err("more is in use");
         assert_eq!(refused.kind(), ErrorKind::Conflict);
-        assert!(refused.message().contains("8 MiB") && refused.message().contains("in use"));
+        assert!(refused.message().contains("8.0 MiB") && refused.message().contains("in use"));
         for number in small..large {
             store.delete(&key(number)).expect("delete");
         }

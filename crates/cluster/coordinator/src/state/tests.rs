@@ -102,8 +102,8 @@ fn a_state_in_which_nobody_is_held_back_is_taken_over() {
     saved.version = VERSION_WITHOUT_HELD_BACK;
     let mut second = take_over(&control::encode(&saved));
     assert_eq!(second.export(), first.export());
-    let target = TargetInfo { target: TargetId(1), ..info(1).targets[0] };
-    let info = NodeInfo { node: NodeId(1), targets: vec![target], ..info(1) };
+    let mut info = NodeInfo { node: NodeId(1), ..info(1) };
+    info.targets[0].target = TargetId(1);
     let map = second.join(info, Duration::ZERO).unwrap().unwrap();
     assert!(!map.state(NodeId(1)).unwrap().is_draining);
 }

@@ -91,7 +91,10 @@ fn down(target: &ClusterTarget, force: bool) -> Result<String, CommandFailure> {
         local::sweep(dir)?;
         return Ok(format!("cluster {}: the ticket is removed, the nodes serve on", dir.name()));
     }
-    let file = dir.read_cluster_file().ok();
+    let mut file = dir.read_cluster_file().ok();
+    if let Some(file) = file.as_mut().filter(|file| file.is_attached) {
+        file.nodes.extend(asked::newcomers(target, file));
+    }
     if let Some(file) = file.as_ref().filter(|_| !force) {
         connected::check_unused(target, file)?;
     }

@@ -57,7 +57,22 @@ impl ShardService {
             Err(error) => return out.close(conn, error.kind(), error.message()),
         };
         self.count_control(&asked);
-        let reply = match asked {
+        match self.answer(to, peer, asked, out) {
+            Ok(Some(reply)) => self.send_control(to, &reply, out),
+            Ok(None) => {}
+            Err(error) => self.send_control(to, &refused(&error), out),
+        }
+    }
+
+    /// The answer, if it is known at once.
+    fn answer(
+        &mut self,
+        to: ReplyTo,
+        peer: &ConnectionPeer,
+        asked: ControlRequest,
+        out: &mut ReplySink,
+    ) -> Result<Option<ControlReply>> {
+        match asked {
             ControlRequest::Map { known } => self.map_after(known),
             ControlRequest::Copy { dataset, partition } => {
                 Ok(self.copy_asked(to, (dataset, partition)))
@@ -76,7 +91,7 @@ impl ShardService {
                 Err(denied(peer, format_args!("have {} scrubbed", self.shared.node)))
             }
             ControlRequest::Scrub { dataset } => Ok(Some(self.scrub_asked(dataset))),
-            ControlRequest::Grant { count } => Ok(Some(self.grant(conn, count, out))),
+            ControlRequest::Grant { count } => Ok(Some(self.grant(to.conn, count, out))),
             ControlRequest::Shutdown if !is_trusted(peer) => {
                 Err(denied(peer, format_args!("stop {}", self.shared.node)))
             }
@@ -91,7 +106,7 @@ impl ShardService {
                 Ok(self.revocations(to, peer.client, done, out))
             }
             ControlRequest::Lock(asked) => self.lock_request(to, peer.client, &asked, out),
-            ControlRequest::CancelLock { wait } => Ok(self.cancel_lock(conn, wait, out)),
+            ControlRequest::CancelLock { wait } => Ok(self.cancel_lock(to.conn, wait, out)),
             ControlRequest::LockWaits(owner) => Ok(self.lock_waits(owner)),
             ControlRequest::KnownLocks { node, epoch, after } => {
                 self.known_locks(peer, (node, epoch), after.as_ref()).map(Some)
@@ -105,7 +120,7 @@ impl ShardService {
             | ControlRequest::SetAccess { .. }
             | ControlRequest::Freeze(_)) => permitted(self.map.as_deref(), peer, change)
                 .and_then(|change| self.coordinate(to, change)),
-            ControlRequest::Faults(asked) => self.faults_asked(conn, peer, asked, out),
+            ControlRequest::Faults(asked) => self.faults_asked(to.conn, peer, asked, out),
             asked @ (ControlRequest::IssueTicket { .. }
             | ControlRequest::RenewTicket
             | ControlRequest::ChangeKey(_)) => self.credential_request(to, peer, asked, out),
@@ -114,11 +129,6 @@ impl ShardService {
             }
             // Joins, heartbeats, reports, admin requests, losses.
             asked => membership_permitted(peer, &asked).and_then(|()| self.coordinate(to, asked)),
-        };
-        match reply {
-            Ok(Some(reply)) => self.send_control(to, &reply, out),
-            Ok(None) => {}
-            Err(error) => self.send_control(to, &refused(&error), out),
         }
     }
 

@@ -7,7 +7,9 @@ use samite_client::runtime::{ClusterDir, ClusterFile, NodeEntry};
 use samite_client::{Client, ClusterKeys};
 use samite_launch::local;
 use samite_transport::Address;
+use samite_transport::host::label_of;
 use samite_types::Error;
+use samite_wire::control::NodeInfo;
 
 use super::connected::of_each;
 use crate::cluster::ClusterTarget;
@@ -65,6 +67,20 @@ pub fn ask_to_stop(target: &ClusterTarget, file: &ClusterFile) -> AskedNodes {
         }
     }
     asked
+}
+
+/// Living nodes that the cluster has beside those that `file` names: nobody brings the description
+/// up to date on a host without a node.
+pub fn newcomers(target: &ClusterTarget, file: &ClusterFile) -> Vec<NodeEntry> {
+    let client = target.connect_to(&file.nodes, Some(ASK_FAR_TIMEOUT));
+    let Ok(map) = client.and_then(|client| client.map()) else { return Vec::new() };
+    let is_known = |info: &&NodeInfo| file.nodes.iter().any(|entry| entry.node == info.node);
+    let others = map.nodes().iter().filter(|info| !is_known(info));
+    let entries = others.map(|info| NodeEntry::from_map(info, None, label_of(&info.host)));
+    let lives = |entry: &NodeEntry| {
+        places(entry).is_ok_and(|places| state_of(&places) == PlaceState::Listens)
+    };
+    entries.filter(lives).collect()
 }
 
 /// A node that is removed from its cluster, which goes on.
