@@ -13,7 +13,7 @@ use samite_wire::op::Operation;
 
 use crate::manifest::{DatasetManifest, DumpManifest, FORMAT};
 use crate::pass::LastKeys;
-use crate::segment::{SegmentFrameKind, SEGMENT_LEN};
+use crate::segment::{SEGMENT_LEN, SegmentFrameKind};
 use crate::sink::{DumpDestination, DumpSink};
 use crate::{TransferProgress, corrupt};
 

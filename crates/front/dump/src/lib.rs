@@ -26,7 +26,8 @@ pub use loading::{LoadOptions, LoadReport, LoadedDataset, load};
 pub use manifest::{DatasetManifest, DumpManifest, PassManifest};
 pub use progress::TransferProgress;
 pub use segment::{
-    DumpedRecord, SegmentFrameKind, RecordReader, SEGMENT_LEN, SegmentBuilder, SegmentHeader, read_frame,
+    DumpedRecord, RecordReader, SEGMENT_LEN, SegmentBuilder, SegmentFrameKind, SegmentHeader,
+    read_frame,
 };
 pub use sink::DumpDestination;
 pub use source::DumpSource;

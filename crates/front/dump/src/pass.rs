@@ -11,7 +11,7 @@ use samite_wire::op::Operation;
 use crate::dumping::DumpRun;
 use crate::key_list::{KeyListReader, KeyListWriter};
 use crate::manifest::{PassManifest, PassProgress};
-use crate::segment::{DumpedRecord, SegmentFrameKind, SegmentBuilder, SegmentHeader};
+use crate::segment::{DumpedRecord, SegmentBuilder, SegmentFrameKind, SegmentHeader};
 
 /// Most keys that are looked at together, and most of them that are read.
 const BATCH_KEYS: usize = 4096;

@@ -10,7 +10,7 @@ use samite_types::{Error, ErrorKind, Result};
 
 use crate::io_error;
 use crate::manifest::{DumpManifest, MANIFEST_LEN_MAX};
-use crate::segment::{SegmentFrameKind, SegmentBuilder, SegmentHeader};
+use crate::segment::{SegmentBuilder, SegmentFrameKind, SegmentHeader};
 
 /// Name of the manifest in the directory of a dump.
 pub(crate) const MANIFEST: &str = "dump.json";

@@ -23,14 +23,14 @@ mod table;
 mod value;
 
 use std::cell::RefCell;
-use std::ops::{Bound, ControlFlow, Range};
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use samite_arena::lookup::{HEAD_LEN, RecordId};
-use samite_arena::node::{CAPACITY_MIN, SLOT_LEN_MAX, SlabPool};
+use samite_arena::node::{SLOT_LEN_MAX, SlabPool};
 use samite_arena::{Arena, ArenaExtent, BlockQuota, machine_memory};
 use samite_cpu::prefetch;
-use samite_types::{DatasetId, Epoch, Error, ErrorKind, PartitionId, Result, Version, human_bytes};
+use samite_types::{DatasetId, Epoch, Error, ErrorKind, PartitionId, Result, Version};
 use samite_wire::op::BlockRef;
 use smallvec::SmallVec;
 
@@ -43,7 +43,7 @@ use crate::value_piece::{ValuePiece, ValueView, WriteSource};
 use pool::PooledRecord;
 use space::{PartitionSpace, RECORD_CHARGE};
 use table::{AHEAD, RecordTable, TableSlot};
-use value::{PART_LEN, PartChange, RecordValue, ValueDamage};
+use value::{PART_LEN, PartChange, RecordValue, ValueDamage, spans};
 
 /// What it offers.
 pub const OFFERS: BackendOffers =
@@ -96,10 +96,6 @@ impl Backend for MemoryBackend {
     }
 
     fn resize(&self, capacity: u64) -> Result<()> {
-        if capacity < CAPACITY_MIN {
-            let words = format!("a memory target has at least {}", human_bytes(CAPACITY_MIN));
-            return Err(Error::new(ErrorKind::Invalid, words));
-        }
         self.quota.resize(capacity)?;
         self.arena.resize();
         Ok(())
@@ -591,17 +587,4 @@ fn write_bytes(
         value.write(space, index, at, &PartChange::Bytes(&bytes[span]))?;
     }
     Ok(())
-}
-
-/// Cuts `len` bytes at `offset` at the bounds of parts: the part, where in it, and which of the bytes.
-fn spans(offset: u32, len: u32) -> impl Iterator<Item = (usize, u32, Range<usize>)> {
-    let mut done = 0;
-    std::iter::from_fn(move || {
-        let at = offset + done;
-        let within = at % PART_LEN;
-        let span = (PART_LEN - within).min(len - done);
-        done += span;
-        let bytes = (done - span) as usize..done as usize;
-        (span > 0).then_some(((at / PART_LEN) as usize, within, bytes))
-    })
 }

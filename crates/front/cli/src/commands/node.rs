@@ -2,6 +2,7 @@
 
 mod by_hand;
 mod change;
+mod command;
 mod far;
 mod serve;
 mod upgrade;
@@ -29,7 +30,7 @@ Examples:
 )]
 pub struct NodeArgs {
     #[command(subcommand)]
-    change: Option<change::NodeCommand>,
+    change: Option<command::NodeCommand>,
     #[command(flatten)]
     serve: Option<serve::ServeArgs>,
 }
@@ -37,7 +38,7 @@ pub struct NodeArgs {
 /// Does it.
 pub fn run(args: &NodeArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     match (&args.change, &args.serve) {
-        (Some(change), _) => change::run(change, target),
+        (Some(change), _) => command::run(change, target),
         (None, Some(serve)) => serve::run(serve, target),
         (None, None) => Err(CommandFailure::usage("samite node: what is to be done? See --help")),
     }

@@ -57,7 +57,7 @@ impl ShardService {
             Err(error) => return out.close(conn, error.kind(), error.message()),
         };
         self.count_control(&asked);
-        match self.answer(to, peer, asked, out) {
+        match self.answer_control(to, peer, asked, out) {
             Ok(Some(reply)) => self.send_control(to, &reply, out),
             Ok(None) => {}
             Err(error) => self.send_control(to, &refused(&error), out),
@@ -65,7 +65,7 @@ impl ShardService {
     }
 
     /// The answer, if it is known at once.
-    fn answer(
+    fn answer_control(
         &mut self,
         to: ReplyTo,
         peer: &ConnectionPeer,

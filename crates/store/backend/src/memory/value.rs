@@ -581,3 +581,19 @@ fn grown_len(part: &ValuePart, valid: u32) -> u32 {
     let doubled = if valid <= HEAP_LEN_MAX { doubled.min(HEAP_LEN_MAX) } else { doubled };
     if part.capacity() < valid { storage_len(valid.max(doubled)) } else { storage_len(valid) }
 }
+
+/// Cuts `len` bytes at `offset` at the bounds of parts: the part, where in it, and which of the bytes.
+pub(super) fn spans(
+    offset: u32,
+    len: u32,
+) -> impl Iterator<Item = (usize, u32, std::ops::Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let at = offset + done;
+        let within = at % PART_LEN;
+        let span = (PART_LEN - within).min(len - done);
+        done += span;
+        let bytes = (done - span) as usize..done as usize;
+        (span > 0).then_some(((at / PART_LEN) as usize, within, bytes))
+    })
+}
