@@ -26,7 +26,8 @@ pub use loading::{LoadOptions, LoadReport, LoadedDataset, load};
 pub use manifest::{DatasetManifest, DumpManifest, PassManifest};
 pub use progress::TransferProgress;
 pub use segment::{
-    DumpedRecord, FrameKind, RecordReader, SEGMENT_LEN, SegmentBuilder, SegmentHeader, read_frame,
+    DumpFrameKind, DumpedRecord, RecordReader, SEGMENT_LEN, SegmentBuilder, SegmentHeader,
+    read_frame,
 };
 pub use sink::DumpDestination;
 pub use source::DumpSource;
