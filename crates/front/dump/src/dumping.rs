@@ -13,7 +13,7 @@ use samite_wire::op::Operation;
 
 use crate::manifest::{DatasetManifest, DumpManifest, FORMAT};
 use crate::pass::LastKeys;
-use crate::segment::{SEGMENT_LEN, SegmentFrameKind};
+use crate::segment::{DumpFrameKind, SEGMENT_LEN};
 use crate::sink::{DumpDestination, DumpSink};
 use crate::{TransferProgress, corrupt};
 
@@ -98,7 +98,7 @@ pub fn dump(
     let lists = manifest.datasets.iter().map(|_| None).collect();
     let mut run =
         DumpRun { sink, manifest, lists, progress, segment_len: options.segment_len, frozen: None };
-    run.sink.save(&run.manifest, SegmentFrameKind::Begin)?;
+    run.sink.save(&run.manifest, DumpFrameKind::Begin)?;
     let datasets = run.open(client)?;
     for (at, dataset) in datasets.iter().enumerate() {
         if run.manifest.datasets[at].passes.is_empty() {
@@ -269,7 +269,7 @@ impl DumpRun<'_> {
 
     fn finish(mut self, pause: Duration, is_continued: bool) -> Result<DumpReport> {
         self.manifest.finished = true;
-        self.sink.save(&self.manifest, SegmentFrameKind::End)?;
+        self.sink.save(&self.manifest, DumpFrameKind::End)?;
         self.sink.clear(&self.manifest);
         let mut report = DumpReport { pause, is_continued, ..DumpReport::default() };
         for dataset in &self.manifest.datasets {

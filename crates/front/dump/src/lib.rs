@@ -26,7 +26,7 @@ pub use loading::{LoadOptions, LoadReport, LoadedDataset, load};
 pub use manifest::{DatasetManifest, DumpManifest, PassManifest};
 pub use progress::TransferProgress;
 pub use segment::{
-    DumpedRecord, RecordReader, SEGMENT_LEN, SegmentBuilder, SegmentFrameKind, SegmentHeader,
+    DumpFrameKind, DumpedRecord, RecordReader, SEGMENT_LEN, SegmentBuilder, SegmentHeader,
     read_frame,
 };
 pub use sink::DumpDestination;

@@ -1,5 +1,8 @@
 //! Loads: the segments of a dump, in their order, into datasets that are made for them.
 
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use samite_client::scan::ScanOptions;
 use samite_client::{Client, ClientOperation, Dataset};
 use samite_fs::FileSystem;
@@ -18,7 +21,9 @@ use crate::{TransferProgress, corrupt};
 
 /// Records that travel together, at most, and bytes of their values, about.
 const BATCH_RECORDS: usize = 1024;
-const BATCH_LEN: usize = 6 << 20;
+const BATCH_LEN: usize = 4 << 20;
+/// Batches that are on their way at a time.
+const THREADS: usize = 4;
 
 /// What to load, and how.
 #[derive(Clone, Debug, Default)]
@@ -228,22 +233,23 @@ impl LoadingDataset {
             self.placing.place(&record).map_err(|error| error.context(segment()))?;
         }
         let mut reader = RecordReader::new(body);
-        let mut batch = RecordBatch::default();
+        let mut batches = vec![RecordBatch::default()];
         let mut bytes = 0;
         while let Some(record) = reader.next_record()? {
-            let len = record.value.unwrap_or_default().len();
-            bytes += len as u64;
+            bytes += record.value.unwrap_or_default().len() as u64;
             let (partition, key) = match self.placing.place(&record)? {
-                PlacedRecord::At(partition) => (partition, record.key.to_vec()),
-                PlacedRecord::Kept(partition, key) => (partition, key),
+                PlacedRecord::At(partition) => (partition, Cow::Borrowed(record.key)),
+                PlacedRecord::Kept(partition, key) => (partition, Cow::Owned(key)),
                 PlacedRecord::Nowhere => continue,
             };
-            batch.push(partition, key, record.value);
-            if batch.is_full() {
-                batch.send(&self.dataset, progress)?;
+            if batches.last().is_none_or(RecordBatch::is_full) {
+                batches.push(RecordBatch::default());
+            }
+            if let Some(batch) = batches.last_mut() {
+                batch.push(partition, key, record.value);
             }
         }
-        batch.send(&self.dataset, progress)?;
+        send_all(&self.dataset, &batches, progress)?;
         self.mark.next = (header.pass, header.number + 1);
         self.save()?;
         Ok((header.records.into(), bytes))
@@ -332,15 +338,42 @@ fn has_records(dataset: &Dataset) -> Result<bool> {
     Ok(false)
 }
 
+/// Sends batches, some at a time. No key is in two of them.
+fn send_all(
+    dataset: &Dataset,
+    batches: &[RecordBatch<'_>],
+    progress: &TransferProgress,
+) -> Result<()> {
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<()> {
+        while let Some(batch) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(error) = batch.send(dataset, progress) {
+                // The others end, too.
+                next.store(batches.len(), Ordering::Relaxed);
+                return Err(error);
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..THREADS.min(batches.len())).map(|_| scope.spawn(work)).collect();
+        let own = work();
+        let join = |other: std::thread::ScopedJoinHandle<'_, Result<()>>| {
+            other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        others.into_iter().map(join).fold(own, |first, other| first.and(other))
+    })
+}
+
 /// Records on their way.
 #[derive(Default)]
 struct RecordBatch<'b> {
-    records: Vec<(PartitionId, Vec<u8>, Option<&'b [u8]>)>,
+    records: Vec<(PartitionId, Cow<'b, [u8]>, Option<&'b [u8]>)>,
     bytes: usize,
 }
 
 impl<'b> RecordBatch<'b> {
-    fn push(&mut self, partition: PartitionId, key: Vec<u8>, value: Option<&'b [u8]>) {
+    fn push(&mut self, partition: PartitionId, key: Cow<'b, [u8]>, value: Option<&'b [u8]>) {
         self.bytes += value.unwrap_or_default().len();
         self.records.push((partition, key, value));
     }
@@ -349,29 +382,22 @@ impl<'b> RecordBatch<'b> {
         self.records.len() >= BATCH_RECORDS || self.bytes >= BATCH_LEN
     }
 
-    fn send(&mut self, dataset: &Dataset, progress: &TransferProgress) -> Result<()> {
-        let mut operations: Vec<ClientOperation<'_>> = self
-            .records
-            .iter()
-            .map(|(partition, key, value)| {
-                let action = match value {
-                    Some(value) => Action::Put { key, data: ValueData::Inline(value) },
-                    None => Action::Delete { key },
-                };
-                Operation::new(*partition, [action]).into()
-            })
-            .collect();
+    fn send(&self, dataset: &Dataset, progress: &TransferProgress) -> Result<()> {
+        let mut operations = Vec::with_capacity(self.records.len());
+        for (partition, key, value) in &self.records {
+            let action = match value {
+                Some(value) => Action::Put { key, data: ValueData::Inline(value) },
+                None => Action::Delete { key },
+            };
+            operations.push(ClientOperation::new(Operation::new(*partition, [action])));
+        }
         if operations.is_empty() {
             return Ok(());
         }
-        let outcomes = dataset.execute(&mut operations, dataset.client().deadline())?;
-        drop(operations);
-        for outcome in outcomes {
+        for outcome in dataset.execute(&mut operations, dataset.client().deadline())? {
             outcome.into_results("write a record of the dump")?;
         }
         progress.add(self.records.len() as u64, self.bytes as u64);
-        self.records.clear();
-        self.bytes = 0;
         Ok(())
     }
 }

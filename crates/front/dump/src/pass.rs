@@ -11,7 +11,7 @@ use samite_wire::op::Operation;
 use crate::dumping::DumpRun;
 use crate::key_list::{KeyListReader, KeyListWriter};
 use crate::manifest::{PassManifest, PassProgress};
-use crate::segment::{DumpedRecord, SegmentBuilder, SegmentFrameKind, SegmentHeader};
+use crate::segment::{DumpFrameKind, DumpedRecord, SegmentBuilder, SegmentHeader};
 
 /// Most keys that are looked at together, and most of them that are read.
 const BATCH_KEYS: usize = 4096;
@@ -125,7 +125,7 @@ impl<'r, 'a> PassWriter<'r, 'a> {
         }
         let header = SegmentHeader {
             dump: self.run.manifest.id,
-            kind: SegmentFrameKind::Segment,
+            kind: DumpFrameKind::Segment,
             // There are fewer datasets than that.
             dataset: self.at as u32,
             pass: self.pass,

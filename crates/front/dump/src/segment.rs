@@ -31,7 +31,7 @@ const REMOVED: u8 = 2;
 
 /// What a frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SegmentFrameKind {
+pub enum DumpFrameKind {
     /// Records.
     Segment,
     /// The manifest before everything else of a stream.
@@ -40,7 +40,7 @@ pub enum SegmentFrameKind {
     End,
 }
 
-impl SegmentFrameKind {
+impl DumpFrameKind {
     const fn code(self) -> u32 {
         match self {
             Self::Segment => 1,
@@ -65,7 +65,7 @@ pub struct SegmentHeader {
     /// Id of the dump.
     pub dump: u64,
     /// What it holds.
-    pub kind: SegmentFrameKind,
+    pub kind: DumpFrameKind,
     /// Position of the dataset in the manifest.
     pub dataset: u32,
     /// Which pass.
@@ -105,7 +105,7 @@ impl SegmentHeader {
         }
         let header = Self {
             dump: long(8),
-            kind: SegmentFrameKind::from_code(word(16))?,
+            kind: DumpFrameKind::from_code(word(16))?,
             dataset: word(20),
             pass: word(24),
             records: word(28),
@@ -143,7 +143,7 @@ pub fn read_frame(from: &mut dyn Read) -> Result<Option<(SegmentHeader, Vec<u8>)
     if xxh3_64(&body) != header.checksum {
         return Err(corrupt("its checksum is wrong"));
     }
-    if header.kind == SegmentFrameKind::Segment {
+    if header.kind == DumpFrameKind::Segment {
         let mut records = RecordReader::new(&body);
         let mut count = 0_u64;
         while records.next_record()?.is_some() {
@@ -288,7 +288,7 @@ mod tests {
         }
         let header = SegmentHeader {
             dump: 7,
-            kind: SegmentFrameKind::Segment,
+            kind: DumpFrameKind::Segment,
             dataset: 1,
             pass: 2,
             records: builder.records(),
@@ -331,7 +331,7 @@ mod tests {
             prop_assert!(read_frame(&mut &bytes[..]).is_err());
             // A body with good checksums may be anything all the same.
             let header = SegmentHeader {
-                dump: 1, kind: SegmentFrameKind::Segment, dataset: 0, pass: 0, records: 1, number: 0,
+                dump: 1, kind: DumpFrameKind::Segment, dataset: 0, pass: 0, records: 1, number: 0,
                 checksum: 0,
             };
             let whole = [&header.frame(&bytes)[..], &bytes].concat();

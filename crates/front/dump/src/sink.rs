@@ -10,7 +10,7 @@ use samite_types::{Error, ErrorKind, Result};
 
 use crate::io_error;
 use crate::manifest::{DumpManifest, MANIFEST_LEN_MAX};
-use crate::segment::{SegmentBuilder, SegmentFrameKind, SegmentHeader};
+use crate::segment::{DumpFrameKind, SegmentBuilder, SegmentHeader};
 
 /// Name of the manifest in the directory of a dump.
 pub(crate) const MANIFEST: &str = "dump.json";
@@ -95,7 +95,7 @@ impl DumpSink {
     }
 
     /// Writes the manifest: in a stream, as its begin or its end.
-    pub(crate) fn save(&mut self, manifest: &DumpManifest, kind: SegmentFrameKind) -> Result<()> {
+    pub(crate) fn save(&mut self, manifest: &DumpManifest, kind: DumpFrameKind) -> Result<()> {
         let body = manifest.encode();
         match self {
             Self::Directory { path, .. } => write_whole(&path.join(MANIFEST), &[&body]),
@@ -117,7 +117,7 @@ impl DumpSink {
 
     /// Notes how far a dump is, where it can go on.
     pub(crate) fn checkpoint(&mut self, manifest: &DumpManifest) -> Result<()> {
-        if self.is_stream() { Ok(()) } else { self.save(manifest, SegmentFrameKind::Begin) }
+        if self.is_stream() { Ok(()) } else { self.save(manifest, DumpFrameKind::Begin) }
     }
 
     /// The file of the key list of a pass.

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use samite_types::{Error, ErrorKind, Result};
 
 use crate::manifest::{DumpManifest, PassManifest};
-use crate::segment::{SegmentFrameKind, SegmentHeader, read_frame};
+use crate::segment::{DumpFrameKind, SegmentHeader, read_frame};
 use crate::sink::{read_manifest, segment_name};
 use crate::{corrupt, io_error};
 
@@ -61,7 +61,7 @@ impl SegmentSource {
                 let Some((header, body)) = first else {
                     return Err(corrupt("the stream is empty"));
                 };
-                if header.kind != SegmentFrameKind::Begin {
+                if header.kind != DumpFrameKind::Begin {
                     return Err(corrupt("the stream does not begin with a manifest"));
                 }
                 let manifest = DumpManifest::decode(&body)?;
@@ -138,7 +138,7 @@ impl SegmentSource {
                 Ok(None) => return Ok(None),
                 Err(error) => return Err(error.context(name)),
             };
-            if header.kind == SegmentFrameKind::End {
+            if header.kind == DumpFrameKind::End {
                 self.manifest = DumpManifest::decode(&body)?;
                 return Ok(None);
             }
@@ -213,7 +213,7 @@ fn read_file(path: &std::path::Path) -> Result<(SegmentHeader, Vec<u8>)> {
 
 /// Whether a segment is the one at its position.
 fn check(header: &SegmentHeader, manifest: &DumpManifest, position: SegmentPosition) -> Result<()> {
-    let is_there = header.kind == SegmentFrameKind::Segment
+    let is_there = header.kind == DumpFrameKind::Segment
         && header.dump == manifest.id
         && (header.dataset as usize, header.pass, header.number) == position;
     if is_there { Ok(()) } else { Err(corrupt("it is another segment, or of another dump")) }

@@ -112,9 +112,6 @@ impl ShardService {
                 self.known_locks(peer, (node, epoch), after.as_ref()).map(Some)
             }
             ControlRequest::LockClients(asked) => self.lock_clients(peer, asked).map(Some),
-            ControlRequest::Freeze(FreezeRequest { call: FreezeCall::Serves(epoch), .. }) => {
-                self.serves_by(epoch).map(Some)
-            }
             change @ (ControlRequest::CreateDataset(_)
             | ControlRequest::DropDataset { .. }
             | ControlRequest::SetAccess { .. }
@@ -245,6 +242,10 @@ impl ShardService {
     fn coordinate(&mut self, to: ReplyTo, request: ControlRequest) -> Result<Option<ControlReply>> {
         if let ControlRequest::Heartbeat(heartbeat) = &request {
             lock(&self.shared.membership.reachability).heard(heartbeat, SystemClock.monotonic());
+        }
+        if let ControlRequest::Freeze(FreezeRequest { call: FreezeCall::Serves(by), .. }) = &request
+        {
+            return self.serves_by(*by).map(Some);
         }
         // Opening a target takes time.
         let opens =
