@@ -18,6 +18,7 @@ use crate::lock::{KnownLock, LockAnswer, LockOwner, LockRequest};
 use crate::membership::{AdminRequest, Heartbeat, LeaderAddress, MemberReport, NodeLease};
 use crate::status::{NodeMetrics, NodeStatus};
 use crate::ticket::{IssuedTicket, KeyNumbers, KeyStep};
+use crate::worker::WorkerKind;
 pub use backend_spec::{BackendSpec, MEMORY_BACKEND, NULL_BACKEND};
 
 /// Bytes of a chunk unless said otherwise.
@@ -195,6 +196,9 @@ pub enum ControlRequest {
     /// A step of a change of the cluster key, for the owner of the store. Reply:
     /// [`ControlReply::Keys`].
     ChangeKey(KeyStep),
+    /// A message ([`crate::worker`]) to the worker of this kind and the caller's user, which is
+    /// started if there is none. Reply: [`ControlReply::Worker`], the worker's answer.
+    Worker(WorkerKind, Vec<u8>),
 }
 
 /// Answers a [`ControlRequest`].
@@ -275,6 +279,8 @@ pub enum ControlReply {
     Ticket(IssuedTicket),
     /// The keys that count, after the step.
     Keys(KeyNumbers),
+    /// What the worker answers.
+    Worker(Vec<u8>),
 }
 
 impl ControlReply {

@@ -24,5 +24,6 @@ pub mod op;
 pub mod peer;
 pub mod status;
 pub mod ticket;
+pub mod worker;
 
 pub use codec::{FieldDecoder, WireError};

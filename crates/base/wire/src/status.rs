@@ -5,6 +5,7 @@ use samite_types::NodeId;
 use serde::{Deserialize, Serialize};
 
 use crate::control::BackendSpec;
+use crate::worker::WorkerStatus;
 
 /// Damage that a node has found in the data that it holds, since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +72,8 @@ pub struct NodeStatus {
     pub leader: Option<NodeId>,
     /// Its targets beside the memory, as far as they are open.
     pub targets: Vec<TargetStatus>,
+    /// Its worker processes.
+    pub workers: Vec<WorkerStatus>,
 }
 
 /// How full a target is.

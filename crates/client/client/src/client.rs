@@ -19,6 +19,7 @@ use samite_wire::frame::FrameKind;
 use samite_wire::limits::SETUP_LEN_MAX;
 use samite_wire::membership::AdminRequest;
 use samite_wire::status::{NodeMetrics, NodeStatus};
+use samite_wire::worker::WorkerKind;
 
 use crate::config::transport_from_env;
 use crate::credential_slot::CredentialSlot;
@@ -384,6 +385,25 @@ impl Client {
         match self.ask_node(node, &ControlRequest::Shutdown, self.deadline())? {
             (_, ControlReply::Ok) => Ok(()),
             (link, _) => Err(unexpected(&link, "a shutdown")),
+        }
+    }
+
+    /// Passes a message on to this user's worker at a node, which is started if there is none, and
+    /// returns its answer. The message may reach it twice.
+    ///
+    /// # Errors
+    /// As [`Self::node_status`]; `Unsupported`: the node starts no workers; `Denied`: not for this
+    /// user; `Busy`; `Interrupted`: the worker has ended before it answered.
+    pub fn ask_worker(
+        &self,
+        node: NodeId,
+        kind: WorkerKind,
+        message: Vec<u8>,
+        deadline: Deadline,
+    ) -> Result<Vec<u8>> {
+        match self.ask_node(node, &ControlRequest::Worker(kind, message), deadline)? {
+            (_, ControlReply::Worker(answer)) => Ok(answer),
+            (link, _) => Err(unexpected(&link, "a message to a worker")),
         }
     }
 

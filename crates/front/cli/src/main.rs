@@ -22,8 +22,9 @@ use clap::{Parser, Subcommand};
 
 use cluster::ClusterTarget;
 use commands::{
-    acknowledge, attach, bench, data, dataset, df, down, events, fault, files, host_start, key, kv,
-    logs, ls, mount, node, object, run, scrub, set, stage, stat, status, ticket, up,
+    acknowledge, attach, bench, data, dataset, df, down, events, fault, files, host_start, job,
+    key, kv, logs, ls, mount, node, object, run, scrub, set, stage, stat, status, ticket, up,
+    worker,
 };
 use failure::{CommandFailure, EXIT_CODES};
 
@@ -94,9 +95,12 @@ enum TopCommand {
     AcknowledgeLoss(acknowledge::AcknowledgeArgs),
     Ticket(ticket::TicketArgs),
     Key(key::KeyArgs),
+    Job(job::JobArgs),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
     BenchPeer(bench::PeerArgs),
+    #[command(hide = true)]
+    Worker(worker::WorkerArgs),
 }
 
 fn main() {
@@ -184,6 +188,8 @@ fn carry_out(command: TopCommand, target: &ClusterTarget) -> Result<(), CommandF
         TopCommand::Key(args) => key::run(&args, target),
         TopCommand::Bench(args) => bench::run(&args),
         TopCommand::BenchPeer(args) => bench::peer(&args),
+        TopCommand::Job(args) => job::run(&args, target),
+        TopCommand::Worker(args) => worker::run(&args),
     }
 }
 

@@ -35,6 +35,7 @@ impl NodeShared {
             scrub: self.scrub_status(),
             leader: self.membership.leader().map(|leader| leader.node),
             targets: self.more_usages(),
+            workers: self.workers.statuses(),
         }
     }
 

@@ -97,6 +97,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
         metrics_address: scraped.as_ref().map(|server| server.address().to_owned()),
         logs: config.logs.clone(),
         tickets,
+        workers: config.workers.clone(),
     }));
     let held = open_partitions(&shared, &loops, &targets, flash.as_ref())?;
     let threads = start_shards(&shared, loops, held, &arena)?;
@@ -115,6 +116,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
     };
     stop.stop();
     drop(scraped);
+    shared.workers.end();
     shared.membership.end_leader_loop();
     // Before the shards: a node that follows this node's coordinator is to follow another at once.
     leader_loop.map(JoinHandle::join);

@@ -36,6 +36,7 @@ use crate::revocations::RecallListeners;
 use crate::scrub::WantedScrub;
 use crate::stop::StopHandle;
 use crate::tickets::TicketOffice;
+use crate::worker_processes::{WorkerConfig, WorkerProcesses};
 
 /// Most control requests that wait for the worker.
 pub(crate) const WORKER_QUEUE_LEN: usize = 64;
@@ -94,6 +95,7 @@ pub(crate) struct NodeShared {
     /// How the cluster was set up.
     pub setup: Vec<u8>,
     pub tickets: TicketOffice,
+    pub workers: WorkerProcesses,
     /// File locks, of all shards.
     pub locks: Mutex<SharedLocks>,
     /// There are locks that others have to be asked for.
@@ -164,6 +166,7 @@ pub(crate) struct NodeParts {
     pub logs: Option<Arc<dyn NodeLogs>>,
     pub setup: Vec<u8>,
     pub tickets: TicketOffice,
+    pub workers: Option<WorkerConfig>,
 }
 
 impl NodeShared {
@@ -182,6 +185,7 @@ impl NodeShared {
             metrics_address: parts.metrics_address,
             setup: parts.setup,
             tickets: parts.tickets,
+            workers: WorkerProcesses::new(parts.node, parts.workers),
             timing: parts.timing,
             wanted_scrub: WantedScrub::default(),
             scrub_interval: parts.scrub_interval,

@@ -93,6 +93,11 @@ impl ShardService {
             asked @ (ControlRequest::IssueTicket { .. }
             | ControlRequest::RenewTicket
             | ControlRequest::ChangeKey(_)) => self.credential_request(to, peer, asked, out),
+            ControlRequest::Worker(kind, message) => self
+                .shared
+                .workers
+                .pass_on(kind, &peer.identity, (to, message), &self.shared)
+                .map(|()| None),
             vote @ ControlRequest::Vote { .. } => {
                 membership_permitted(peer, &vote).and_then(|()| self.vote(vote))
             }
