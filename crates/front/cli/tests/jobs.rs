@@ -301,7 +301,7 @@ fn a_worker_reads_what_its_user_may_read_and_no_more() {
     let dir = RuntimeDir::at(owner.runtime()).unwrap().cluster("default").unwrap();
     let root = Client::from_cluster_dir(&dir, ClientOptions::default()).unwrap();
     let fs = FileSystem::open(&root, "files").unwrap();
-    fs.chmod(&CallerContext::root(), "/own", 0o600).unwrap();
+    fs.chmod(&CallerContext::root(), "/own", 0o600, true).unwrap();
     let ino = |path: &str| -> u64 {
         let stat: serde_json::Value =
             serde_json::from_str(&owner.ok(["stat", "--json", path])).unwrap();
