@@ -295,7 +295,7 @@ fn a_worker_reads_what_its_user_may_read_and_no_more() {
     let owner = Samite::new();
     let socket = owner.scratch().join("tickets");
     let shared = socket.to_str().unwrap();
-    owner.ok(["up", "--local", "1", "--memory", "128M", "--tcp", "--shared", shared]);
+    owner.ok(["up", "--local", "1", "--memory", "128M", "--shared", shared]);
     owner.ok_with(["put", "-", "/open"], b"a b c");
     owner.ok_with(["put", "-", "/own"], b"d e f");
     let dir = RuntimeDir::at(owner.runtime()).unwrap().cluster("default").unwrap();
