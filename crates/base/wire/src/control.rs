@@ -3,6 +3,7 @@
 mod backend_spec;
 mod dataset_data;
 mod node_info;
+mod since;
 
 use samite_types::{
     ClientId, DatasetId, Epoch, Error, ErrorKind, NodeId, PartitionId, Redundancy, Result,
@@ -20,6 +21,7 @@ use crate::lock::{KnownLock, LockAnswer, LockOwner, LockRequest};
 use crate::membership::{AdminRequest, Heartbeat, LeaderAddress, MemberReport, NodeLease};
 use crate::status::{ClockDifference, NodeMetrics, NodeStatus};
 use crate::ticket::{IssuedTicket, KeyNumbers, KeyStep};
+use crate::worker::{WorkerKind, WorkerStatus};
 pub use backend_spec::{BackendSpec, MEMORY_BACKEND, NULL_BACKEND};
 pub use dataset_data::DatasetData;
 pub use node_info::{NodeInfo, TargetInfo, incarnation_at};
@@ -212,28 +214,11 @@ pub enum ControlRequest {
     ClockDifference,
     /// Freeze a dataset, for its owner. Reply: [`ControlReply::Map`], [`ControlReply::Ok`].
     Freeze(FreezeRequest),
-}
-
-impl ControlRequest {
-    /// The oldest [version](crate::hello) of the protocol that has this request.
-    #[must_use]
-    pub const fn since(&self) -> u8 {
-        match self {
-            Self::Events { .. }
-            | Self::ReadLog { .. }
-            | Self::SetLogFilter { .. }
-            | Self::Setup
-            | Self::Clients
-            | Self::IssueTicket { .. }
-            | Self::RenewTicket
-            | Self::ChangeKey(_)
-            | Self::Resize { .. }
-            | Self::Clock
-            | Self::ClockDifference
-            | Self::Freeze(_) => 4,
-            _ => 3,
-        }
-    }
+    /// A message ([`crate::worker`]) to the worker of this kind and the caller's user, which is
+    /// started if there is none. Reply: [`ControlReply::Worker`], the worker's answer.
+    Worker(WorkerKind, Vec<u8>),
+    /// The worker processes of the node. Reply: [`ControlReply::Workers`].
+    Workers,
 }
 
 /// Answers a [`ControlRequest`].
@@ -321,6 +306,10 @@ pub enum ControlReply {
     },
     /// By how much it differs from others; `None`: it was not compared yet.
     ClockDifference(Option<ClockDifference>),
+    /// What the worker answers.
+    Worker(Vec<u8>),
+    /// Its worker processes.
+    Workers(Vec<WorkerStatus>),
 }
 
 impl ControlReply {

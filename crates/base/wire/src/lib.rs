@@ -25,5 +25,6 @@ pub mod op;
 pub mod peer;
 pub mod status;
 pub mod ticket;
+pub mod worker;
 
 pub use codec::{FieldDecoder, WireError};

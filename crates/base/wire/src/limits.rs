@@ -14,6 +14,8 @@ pub const BODY_LEN_MAX: usize = 1 << 20;
 pub const CLIENTS_TOLD_MAX: usize = 4096;
 /// Longest setup of a cluster that a node tells its clients, in bytes.
 pub const SETUP_LEN_MAX: usize = 64 << 10;
+/// Longest message to a worker process, or from one, in bytes.
+pub const WORKER_MESSAGE_LEN_MAX: usize = 768 << 10;
 /// Longest frame payload, in bytes.
 pub const PAYLOAD_LEN_MAX: usize = 8 << 20;
 /// Longest frame accepted before the peer has proved that it holds the cluster key, in bytes (header excluded).

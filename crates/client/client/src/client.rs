@@ -16,6 +16,7 @@ use samite_wire::events::{LogPart, NodeEvents};
 use samite_wire::limits::SETUP_LEN_MAX;
 use samite_wire::membership::AdminRequest;
 use samite_wire::status::{ClockDifference, NodeMetrics, NodeStatus};
+use samite_wire::worker::{WorkerKind, WorkerStatus};
 
 use crate::config::transport_from_env;
 use crate::credential_slot::CredentialSlot;
@@ -406,6 +407,36 @@ impl Client {
         match self.ask_node(node, &request, self.deadline())? {
             (_, ControlReply::Ok) => Ok(()),
             (link, _) => Err(unexpected(&link, "another size")),
+        }
+    }
+
+    /// The worker processes of one node.
+    ///
+    /// # Errors
+    /// As [`Self::node_status`]. `Unsupported`: a node of an older version.
+    pub fn node_workers(&self, node: NodeId) -> Result<Vec<WorkerStatus>> {
+        match self.ask_node(node, &ControlRequest::Workers, self.deadline())? {
+            (_, ControlReply::Workers(workers)) => Ok(workers),
+            (link, _) => Err(unexpected(&link, "its workers")),
+        }
+    }
+
+    /// Passes a message on to this user's worker at a node, which is started if there is none, and
+    /// returns its answer. The message may reach it twice.
+    ///
+    /// # Errors
+    /// As [`Self::node_status`]; `Unsupported`: the node starts no workers; `Denied`: not for this
+    /// user; `Busy`; `Interrupted`: the worker has ended before it answered.
+    pub fn ask_worker(
+        &self,
+        node: NodeId,
+        kind: WorkerKind,
+        message: Vec<u8>,
+        deadline: Deadline,
+    ) -> Result<Vec<u8>> {
+        match self.ask_node(node, &ControlRequest::Worker(kind, message), deadline)? {
+            (_, ControlReply::Worker(answer)) => Ok(answer),
+            (link, _) => Err(unexpected(&link, "a message to a worker")),
         }
     }
 

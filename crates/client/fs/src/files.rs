@@ -4,6 +4,7 @@ pub mod append;
 pub mod attributes;
 pub mod convert;
 pub mod copy;
+pub mod data_location;
 pub mod deferred;
 pub mod file;
 pub mod holes;

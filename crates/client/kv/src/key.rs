@@ -42,6 +42,43 @@ pub(crate) struct KeyPlace {
     pub(crate) manifest: RawKey,
 }
 
+/// What a record of a dataset of keys and values is, by its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredRecord<'k> {
+    /// The value of a key.
+    Value(&'k [u8]),
+    /// A key whose value is too large for one record: [`crate::KvView::get`] gives it.
+    Large(&'k [u8]),
+    /// The value of a key in a group: the group's placement key, and the key.
+    GroupValue(&'k [u8], &'k [u8]),
+    /// The same of a large one.
+    GroupLarge(&'k [u8], &'k [u8]),
+    /// A part of a large value, or a note about one; or no record of the view.
+    Part,
+}
+
+impl<'k> StoredRecord<'k> {
+    /// The record with this key.
+    #[must_use]
+    pub fn of_key(raw: &'k [u8]) -> Self {
+        let in_group = |rest: &'k [u8]| {
+            let (len, rest) = rest.split_first()?;
+            rest.split_at_checked(usize::from(*len))
+        };
+        match raw.split_first() {
+            Some((b'v', key)) => Self::Value(key),
+            Some((b'm', key)) => Self::Large(key),
+            Some((b'V', rest)) => {
+                in_group(rest).map_or(Self::Part, |(place, key)| Self::GroupValue(place, key))
+            }
+            Some((b'M', rest)) => {
+                in_group(rest).map_or(Self::Part, |(place, key)| Self::GroupLarge(place, key))
+            }
+            _ => Self::Part,
+        }
+    }
+}
+
 impl KeyScope {
     /// Keys without a group.
     pub(crate) fn ungrouped() -> Self {
@@ -107,5 +144,28 @@ fn check_key(key: &[u8]) -> Result<()> {
             ErrorKind::TooLarge,
             format!("key of {len} bytes; the limit is {VIEW_KEY_LEN_MAX}"),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_say_what_they_are() {
+        use StoredRecord::{GroupLarge, GroupValue, Large, Part, Value};
+        let cases: [(&[u8], StoredRecord<'_>); 8] = [
+            (b"vkey", Value(b"key")),
+            (b"mkey", Large(b"key")),
+            (b"V\x02abkey", GroupValue(b"ab", b"key")),
+            (b"M\x00key", GroupLarge(b"", b"key")),
+            (b"V\x09short", Part),
+            (b"V", Part),
+            (b"cchunk", Part),
+            (b"", Part),
+        ];
+        for (raw, expected) in cases {
+            assert_eq!(StoredRecord::of_key(raw), expected, "{raw:?}");
+        }
     }
 }

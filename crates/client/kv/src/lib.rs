@@ -41,6 +41,6 @@ mod view;
 
 pub use atomic::AtomicChange;
 pub use batch::{BatchOutcome, BatchOutcomes, KvBatch};
-pub use key::GROUP_LEN_MAX;
+pub use key::{GROUP_LEN_MAX, StoredRecord};
 pub use placement::record_placement;
 pub use view::{KeyEntry, KeyPage, KvView, VersionedValue};

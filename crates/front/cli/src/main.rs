@@ -23,7 +23,8 @@ use clap::{Parser, Subcommand};
 use cluster::ClusterTarget;
 use commands::{
     acknowledge, attach, bench, data, dataset, df, down, dump, events, fault, files, host_start,
-    key, kv, load, logs, ls, mount, node, object, run, scrub, set, stage, stat, status, ticket, up,
+    job, key, kv, load, logs, ls, mount, node, object, run, scrub, set, stage, stat, status,
+    ticket, up, worker,
 };
 use failure::{CommandFailure, EXIT_CODES};
 
@@ -96,9 +97,12 @@ enum TopCommand {
     AcknowledgeLoss(acknowledge::AcknowledgeArgs),
     Ticket(ticket::TicketArgs),
     Key(key::KeyArgs),
+    Job(job::JobArgs),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
     BenchPeer(bench::PeerArgs),
+    #[command(hide = true)]
+    Worker(worker::WorkerArgs),
 }
 
 fn main() {
@@ -188,6 +192,8 @@ fn carry_out(command: TopCommand, target: &ClusterTarget) -> Result<(), CommandF
         TopCommand::Key(args) => key::run(&args, target),
         TopCommand::Bench(args) => bench::run(&args),
         TopCommand::BenchPeer(args) => bench::peer(&args),
+        TopCommand::Job(args) => job::run(&args, target),
+        TopCommand::Worker(args) => worker::run(&args),
     }
 }
 

@@ -14,6 +14,7 @@ use samite_wire::control::NodeInfo;
 use samite_wire::events::LogPart;
 
 use crate::metrics_address::MetricsAddress;
+use crate::worker_processes::WorkerConfig;
 
 /// Settings of a node.
 #[derive(Clone, Debug)]
@@ -70,6 +71,8 @@ pub struct NodeConfig {
     pub logs: Option<Arc<dyn NodeLogs>>,
     /// Somebody waits for [`NodeEvent::Alive`].
     pub tells_alive: bool,
+    /// How it starts workers; `None`: it starts none.
+    pub workers: Option<WorkerConfig>,
     /// How the cluster was set up, for clients that ask; the node does not look into it. At most
     /// [`SETUP_LEN_MAX`](samite_wire::limits::SETUP_LEN_MAX) bytes.
     pub setup: Vec<u8>,

@@ -56,6 +56,7 @@ mod test_map;
 mod threads;
 mod tickets;
 mod worker;
+mod worker_processes;
 
 pub use config::{
     CoordinatorConfig, FlashConfig, InstanceConfig, NodeConfig, NodeEvent, NodeLogs,
@@ -71,3 +72,4 @@ pub mod etcd {
     pub use samite_coordinator::store::{ETCD_PROGRAM, EtcdTls, LocalMember, check_etcd};
 }
 pub use stop::StopHandle;
+pub use worker_processes::{WorkerConfig, WorkerLimits};

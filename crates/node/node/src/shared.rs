@@ -38,6 +38,7 @@ use crate::revocations::RecallListeners;
 use crate::scrub::WantedScrub;
 use crate::stop::StopHandle;
 use crate::tickets::TicketOffice;
+use crate::worker_processes::{WorkerConfig, WorkerProcesses};
 
 /// How long the leader may take to hear how large this node is.
 const TELL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -100,6 +101,7 @@ pub(crate) struct NodeShared {
     /// How the cluster was set up.
     pub setup: Vec<u8>,
     pub tickets: TicketOffice,
+    pub workers: WorkerProcesses,
     /// File locks, of all shards.
     pub locks: Mutex<SharedLocks>,
     /// There are locks that others have to be asked for.
@@ -173,6 +175,7 @@ pub(crate) struct NodeParts {
     pub setup: Vec<u8>,
     pub clock_ahead_us: i64,
     pub tickets: TicketOffice,
+    pub workers: Option<WorkerConfig>,
 }
 
 impl NodeShared {
@@ -191,6 +194,7 @@ impl NodeShared {
             metrics_address: parts.metrics_address,
             setup: parts.setup,
             tickets: parts.tickets,
+            workers: WorkerProcesses::new(parts.node, parts.workers),
             timing: parts.timing,
             wanted_scrub: WantedScrub::default(),
             scrub_interval: parts.scrub_interval,

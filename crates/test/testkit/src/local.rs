@@ -12,7 +12,7 @@ use samite_client::runtime::{
 use samite_client::{Client, ClusterConfig, ClusterKeys};
 use samite_node::{
     ClusterTiming, CoordinatorConfig, FlashConfig, NodeConfig, NodeEvent, SCRUB_INTERVAL,
-    StopHandle, StoreConfig, TlsConfig,
+    StopHandle, StoreConfig, TlsConfig, WorkerConfig, WorkerLimits,
 };
 use samite_types::{Error, ErrorKind, NodeId, Result, SystemEntropy};
 
@@ -45,6 +45,8 @@ pub struct LocalOptions {
     pub clocks_ahead_us: Vec<i64>,
     /// How long things may take.
     pub timing: ClusterTiming,
+    /// The program of worker processes (`samite`), and what they may take; `None`: there are none.
+    pub workers: Option<(PathBuf, WorkerLimits)>,
 }
 
 /// Times for tests in which no node is to be taken for dead, and hardly anything to be sent twice,
@@ -73,6 +75,7 @@ impl Default for LocalOptions {
             scrub_interval: Some(SCRUB_INTERVAL),
             clocks_ahead_us: Vec::new(),
             timing: ClusterTiming::DEFAULT,
+            workers: None,
         }
     }
 }
@@ -193,6 +196,13 @@ impl LocalCluster {
             flash,
             logs: None,
             tells_alive: false,
+            workers: self.options.workers.clone().map(|(program, limits)| WorkerConfig {
+                program,
+                arguments: vec!["--dir".into(), self.dir.path().into()],
+                guest_arguments: None,
+                log_dir: self.dir.path().into(),
+                limits,
+            }),
             metrics: None,
             setup: Vec::new(),
         };

@@ -51,7 +51,7 @@ impl NodeEntry {
     }
 
     /// Nodes that are reached at these URLs only, ordered by id.
-    pub(crate) fn on_network(nodes: &[(NodeId, String)]) -> Vec<Self> {
+    pub fn on_network(nodes: &[(NodeId, String)]) -> Vec<Self> {
         let entry = |(node, url): &(NodeId, String)| {
             let mut entry = Self::elsewhere(*node);
             entry.set_addresses(std::slice::from_ref(url));

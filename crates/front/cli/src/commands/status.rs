@@ -10,6 +10,7 @@ use samite_placement::ClusterMap;
 use samite_types::{NodeId, Redundancy, Result as SamiteResult, human_bytes};
 use samite_wire::control::{NodeReachability, NodeState};
 use samite_wire::status::{ClockDifference, NodeMetrics, NodeStatus};
+use samite_wire::worker::WorkerStatus;
 
 use crate::cluster::{ClusterTarget, FILES_DATASET};
 use crate::failure::{CommandFailure, ExitCode};
@@ -190,6 +191,12 @@ fn connect(target: &ClusterTarget, entry: &NodeEntry) -> SamiteResult<Client> {
     target.connect_to(std::slice::from_ref(entry), Some(TIMEOUT))
 }
 
+/// The worker processes of a node that answers, if it tells.
+fn ask_workers(target: &ClusterTarget, entry: &NodeEntry) -> Vec<WorkerStatus> {
+    let asked = connect(target, entry).and_then(|client| client.node_workers(entry.node));
+    asked.unwrap_or_default()
+}
+
 /// By how much the clock of a node that answers differs from others, if it tells.
 fn ask_clock(target: &ClusterTarget, entry: &NodeEntry) -> Option<ClockDifference> {
     connect(target, entry).ok()?.clock_difference(entry.node).ok()?
@@ -207,10 +214,11 @@ fn node_as_json(
         Ok(status) => {
             let metrics = ask_metrics(target, entry).ok();
             let clock = ask_clock(target, entry);
+            let workers = ask_workers(target, entry);
             serde_json::json!({
                 "node": entry.node, "pid": status.pid, "socket": socket, "tcp": entry.tcp,
                 "host": entry.host, "serving": true, "state": state, "status": status,
-                "clock": clock,
+                "clock": clock, "workers": workers,
                 "metrics_address": metrics.as_ref().and_then(|all| all.address.as_ref()),
                 "metrics": metrics.as_ref().map(|all| samples_as_json(&all.samples)),
             })
@@ -400,6 +408,13 @@ fn table(
         let clock = answer.as_ref().ok().and_then(|_| ask_clock(target, entry));
         if let Some(clock) = clock.filter(|clock| clock.certain_us() >= ClockDifference::LARGE_US) {
             out.line(clock.words(entry.node))?;
+        }
+        for worker in answer.iter().flat_map(|_| ask_workers(target, entry)) {
+            let WorkerStatus { kind, uid, pid, under_way, .. } = worker;
+            let node = entry.node;
+            out.line(format!(
+                "{node}: worker {kind} of uid {uid}, pid {pid}, {under_way} requests"
+            ))?;
         }
         for other in answer.iter().flat_map(|status| &status.targets) {
             out.line(format!(

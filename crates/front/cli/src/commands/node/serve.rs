@@ -1,6 +1,7 @@
 //! One node, in the foreground.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use samite_launch::process_log::LogDestination;
 use samite_node::etcd::EtcdTls;
 use samite_node::{
     ClusterTiming, CoordinatorConfig, FlashConfig, InstanceConfig, MetricsAddress, NodeConfig,
-    NodeEvent, SCRUB_INTERVAL, StopHandle, StoreConfig, TlsConfig,
+    NodeEvent, SCRUB_INTERVAL, StopHandle, StoreConfig, TlsConfig, WorkerConfig, WorkerLimits,
 };
 use samite_transport::Address;
 use samite_types::fault::{FaultTable, parse_time};
@@ -218,10 +219,24 @@ fn config(
         logs: Some(Arc::new(log)),
         // A node by hand tries again then what it could not write.
         tells_alive: service_manager::wants_signs_of_life() || !args.coordinator.is_empty(),
+        workers: workers(args, dir),
         setup: Vec::new(),
     };
     config.setup = serde_json::to_vec(&setup(args, &config)).unwrap_or_default();
     Ok(config)
+}
+
+/// How workers are started. A process that only votes starts none.
+fn workers(args: &ServeArgs, dir: &ClusterDir) -> Option<WorkerConfig> {
+    let path = |option: &str, path: &Path| vec![OsString::from(option), path.into()];
+    (args.node != NodeId::THIRD_VOTER.get()).then(|| WorkerConfig {
+        // This program, also when the file was replaced meanwhile.
+        program: "/proc/self/exe".into(),
+        arguments: path("--dir", dir.path()),
+        guest_arguments: args.shared.as_ref().map(|socket| path("--tickets", socket)),
+        log_dir: dir.path().to_owned(),
+        limits: WorkerLimits::default(),
+    })
 }
 
 /// How the cluster was set up, as far as it matters to clients on other hosts.
