@@ -149,25 +149,31 @@ impl LocalCluster {
         Err(Error::new(ErrorKind::Timeout, "not all nodes have joined again"))
     }
 
+    /// Node 0 is the only coordinator.
+    fn coordinator(
+        &self,
+        node: NodeId,
+        nodes: usize,
+        flash: Option<&FlashConfig>,
+    ) -> Result<CoordinatorConfig> {
+        if node != NodeId(0) {
+            let socket = self.dir.socket_path(NodeId(0))?;
+            return Ok(CoordinatorConfig::at(format!("unix://{}", socket.display())));
+        }
+        let mut coordinator = CoordinatorConfig::embedded(nodes);
+        if let (Some(own), Some(flash)) = (&mut coordinator.own, flash) {
+            own.store = StoreConfig::File(flash.path.join("coordinator"));
+        }
+        Ok(coordinator)
+    }
+
     fn launch(&self, node: NodeId, nodes: usize) -> Result<LocalNode> {
         let flash = self.options.flash.as_ref();
         let flash = flash.map(|(dir, segment_len)| FlashConfig {
             path: dir.join(node.to_string()),
             segment_len: *segment_len,
         });
-        let coordinator = match node {
-            NodeId(0) => {
-                let mut coordinator = CoordinatorConfig::embedded(nodes);
-                if let (Some(own), Some(flash)) = (&mut coordinator.own, &flash) {
-                    own.store = StoreConfig::File(flash.path.join("coordinator"));
-                }
-                coordinator
-            }
-            _ => {
-                let socket = self.dir.socket_path(NodeId(0))?;
-                CoordinatorConfig::at(format!("unix://{}", socket.display()))
-            }
-        };
+        let coordinator = self.coordinator(node, nodes, flash.as_ref())?;
         let config = NodeConfig {
             fault_log: None,
             host: (self.options.apart && node != NodeId(0)).then(|| format!("host of {node}")),
