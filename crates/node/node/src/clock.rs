@@ -14,7 +14,6 @@ use samite_wire::status::ClockDifference;
 use crate::control_reply::refusal;
 use crate::mutex::lock;
 use crate::node_calls::call;
-use crate::shared::NodeShared;
 
 /// Between two comparisons with one node.
 pub(crate) const COMPARED_APART: Duration = Duration::from_secs(5);
@@ -83,13 +82,13 @@ fn difference(
 ///
 /// # Errors
 /// No answer in time, or a refusal.
-pub(crate) fn compare(shared: &NodeShared, link: &NodeLink) -> Result<()> {
-    let (sent, sent_us) = (SystemClock.monotonic(), shared.clocks.wall_us());
+pub(crate) fn compare(clocks: &ClockComparisons, link: &NodeLink) -> Result<()> {
+    let (sent, sent_us) = (SystemClock.monotonic(), clocks.wall_us());
     match call(link, &ControlRequest::Clock, Deadline::after(ANSWER_TIMEOUT))? {
         ControlReply::Clock { wall_us } => {
             let round_trip = SystemClock.monotonic().saturating_sub(sent);
             let found = difference(link.node(), (sent_us, round_trip), wall_us);
-            shared.clocks.note(found);
+            clocks.note(found);
             Ok(())
         }
         reply => Err(refusal(&reply)),

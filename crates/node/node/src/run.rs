@@ -106,8 +106,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
     let sharer = Arc::clone(&shared);
     let worker_thread = spawn("worker", move || worker::run(&sharer, &targets, &jobs))?;
     oversee(&config, scraped.as_ref(), &shared)?;
-    let process = format_args!("{:x}", shared.incarnation);
-    tracing::info!(node = %config.node, process, ?addresses, "listening");
+    tracing::info!(node = %config.node, process = format_args!("{:x}", shared.incarnation), ?addresses, "listening");
     events(NodeEvent::Listening { addresses });
     let begun = join_cluster(&config, credentials, &shared, asks);
     let (leader_loop, ended) = match begun {

@@ -93,7 +93,7 @@ fn send_heartbeat(
         }
         if silence == 0 && sent >= compares_at {
             compares_at = sent + COMPARED_APART;
-            if let Err(error) = clock::compare(shared, link) {
+            if let Err(error) = clock::compare(&shared.clocks, link) {
                 tracing::debug!(%error, %address, "compare clocks");
             }
         }
