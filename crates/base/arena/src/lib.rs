@@ -28,5 +28,5 @@ pub use client::{
 pub use mapping::{SharedMapping, file_len, memory_file};
 pub use node::{
     Arena, ArenaExtent, BlockQuota, CoreWaiters, ExclusiveLock, LockTurn, QueueAccess,
-    SubmissionEntry, machine_memory,
+    SubmissionEntry, check_capacity, machine_memory,
 };

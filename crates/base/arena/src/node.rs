@@ -129,6 +129,25 @@ pub fn machine_memory() -> u64 {
     (system.totalram as u64).saturating_mul(u64::from(system.mem_unit.max(1)))
 }
 
+/// Whether an arena can be so large.
+///
+/// # Errors
+/// `Invalid`: less than [`CAPACITY_MIN`], or more than the machine's memory.
+pub fn check_capacity(bytes: u64) -> Result<()> {
+    if bytes < CAPACITY_MIN {
+        return Err(refused_capacity(bytes, &format!("the least is {CAPACITY_MIN} B")));
+    }
+    let memory = machine_memory();
+    if bytes > memory {
+        return Err(refused_capacity(bytes, &format!("the machine has {memory} B")));
+    }
+    Ok(())
+}
+
+fn refused_capacity(bytes: u64, cause: &str) -> Error {
+    Error::new(ErrorKind::Invalid, format!("memory target of {bytes} B: {cause}"))
+}
+
 /// Whole blocks in a capacity.
 fn blocks_in(bytes: u64) -> u32 {
     u32::try_from(bytes / BLOCK_CHARGE).unwrap_or(u32::MAX)
@@ -142,16 +161,8 @@ impl Arena {
     /// `Invalid`: less than [`CAPACITY_MIN`], more than the machine's memory, or too many shards; `Io`: the operating system refused.
     pub fn create(quota: Arc<dyn BlockQuota>, shards: usize) -> Result<Arc<Self>> {
         let capacity_bytes = quota.capacity();
-        let refuse = |cause: String| {
-            Error::new(ErrorKind::Invalid, format!("memory target of {capacity_bytes} B: {cause}"))
-        };
-        if capacity_bytes < CAPACITY_MIN {
-            return Err(refuse(format!("the least is {CAPACITY_MIN} B")));
-        }
-        let memory = machine_memory();
-        if capacity_bytes > memory {
-            return Err(refuse(format!("the machine has {memory} B")));
-        }
+        check_capacity(capacity_bytes)?;
+        let refuse = |cause: String| refused_capacity(capacity_bytes, &cause);
         let blocks = blocks_in(capacity_bytes);
         let room = blocks_in(quota.maximum()).clamp(blocks, BLOCK_COUNT_MAX.max(blocks));
         let layout = ArenaLayout::new(blocks, shards).and_then(|layout| layout.with_room(room));

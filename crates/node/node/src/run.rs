@@ -107,7 +107,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
     let sharer = Arc::clone(&shared);
     let worker_thread = spawn("worker", move || worker::run(&sharer, &targets, &jobs))?;
     oversee(&config, scraped.as_ref(), &shared)?;
-    tracing::info!(node = %config.node, process = %format_args!("{:x}", shared.incarnation), ?addresses, "listening");
+    tracing::info!(node = %config.node, process = format_args!("{:x}", shared.incarnation), ?addresses, "listening");
     events(NodeEvent::Listening { addresses });
     let begun = join_cluster(&config, credentials, &shared, asks);
     let (leader_loop, ended) = match begun {

@@ -69,10 +69,8 @@ pub(crate) enum WorkerJob {
     Settle { epoch: Epoch, reply: ControlReply, to: ReplyTo },
     /// Ask the leader.
     Forward { request: ControlRequest, to: ReplyTo },
-    /// Read the node's log, or change what is logged.
-    Log { request: ControlRequest, to: ReplyTo },
-    /// Have the memory target hold so many bytes.
-    Resize { memory_bytes: u64, to: ReplyTo },
+    /// Read the node's log, or change what is logged, or what the memory target holds.
+    Own { request: ControlRequest, to: ReplyTo },
     /// Change the cluster key here, which is written to disk.
     ChangeKey { step: KeyStep, to: ReplyTo },
     /// End.

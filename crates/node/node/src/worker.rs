@@ -42,14 +42,9 @@ pub(crate) fn run(shared: &NodeShared, targets: &NodeTargets, jobs: &Receiver<Wo
                     check_target(targets, &request).and_then(|()| forward(shared, &request));
                 (to, reply.unwrap_or_else(|error| refused(&error)))
             }
-            WorkerJob::Resize { memory_bytes, to } => {
+            WorkerJob::Own { request, to } => {
                 shared.job_taken();
-                let resized = shared.resize(memory_bytes).map(|()| ControlReply::Ok);
-                (to, resized.unwrap_or_else(|error| refused(&error)))
-            }
-            WorkerJob::Log { request, to } => {
-                shared.job_taken();
-                let reply = log_asked(shared, request);
+                let reply = own_asked(shared, request);
                 (to, reply.unwrap_or_else(|error| refused(&error)))
             }
         };
@@ -57,8 +52,11 @@ pub(crate) fn run(shared: &NodeShared, targets: &NodeTargets, jobs: &Receiver<Wo
     }
 }
 
-/// Reads the log, or changes what is logged.
-fn log_asked(shared: &NodeShared, request: ControlRequest) -> Result<ControlReply> {
+/// Reads the log, or changes what is logged, or what the memory target holds.
+fn own_asked(shared: &NodeShared, request: ControlRequest) -> Result<ControlReply> {
+    if let ControlRequest::Resize { memory_bytes } = request {
+        return shared.resize(memory_bytes).map(|()| ControlReply::Ok);
+    }
     let none = || Error::new(ErrorKind::Unsupported, format!("{} keeps no log", shared.node));
     let logs = shared.logs.as_ref().ok_or_else(none)?;
     match request {

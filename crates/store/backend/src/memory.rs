@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use samite_arena::lookup::{HEAD_LEN, RecordId};
 use samite_arena::node::{SLOT_LEN_MAX, SlabPool};
-use samite_arena::{Arena, ArenaExtent, BlockQuota, machine_memory};
+use samite_arena::{Arena, ArenaExtent, BlockQuota, check_capacity, machine_memory};
 use samite_cpu::prefetch;
 use samite_types::{DatasetId, Epoch, Error, ErrorKind, PartitionId, Result, Version};
 use samite_wire::op::BlockRef;
@@ -88,17 +88,13 @@ impl Backend for MemoryBackend {
     }
 
     fn usage(&self) -> TargetUsage {
-        TargetUsage {
-            capacity: self.quota.capacity(),
-            used: self.quota.used(),
-            populated: self.arena.populated(),
-        }
+        let (capacity, used) = (self.quota.capacity(), self.quota.used());
+        TargetUsage { capacity, used, populated: self.arena.populated() }
     }
 
     fn resize(&self, capacity: u64) -> Result<()> {
-        self.quota.resize(capacity)?;
-        self.arena.resize();
-        Ok(())
+        check_capacity(capacity)?;
+        self.quota.resize(capacity).map(|()| self.arena.resize())
     }
 
     fn arena(&self) -> Option<Arc<Arena>> {

@@ -11,7 +11,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use samite_arena::BlockQuota;
-use samite_arena::node::CAPACITY_MIN;
 use samite_types::{Error, ErrorKind, Result, human_bytes};
 
 /// The reserved budget is one part in so many of a target.
@@ -70,13 +69,9 @@ impl TargetQuota {
     /// Makes it hold `capacity` bytes. Not to be called by two threads at once.
     ///
     /// # Errors
-    /// `Invalid`: that is more than its maximum, or less than [`CAPACITY_MIN`]. `Conflict`: more is in use than changes may take
+    /// `Invalid`: that is more than its maximum. `Conflict`: more is in use than changes may take
     /// then; it stays as it is.
     pub fn resize(&self, capacity: u64) -> Result<()> {
-        if capacity < CAPACITY_MIN {
-            let words = format!("a memory target has at least {}", human_bytes(CAPACITY_MIN));
-            return Err(Error::new(ErrorKind::Invalid, words));
-        }
         if capacity > self.maximum {
             let words = format!(
                 "{}: the most that it can hold is {}",

@@ -89,9 +89,9 @@ impl ShardService {
             | ControlRequest::ClockDifference
             | ControlRequest::Workers
             | ControlRequest::Setup => self.tell(&asked).map(Some),
-            request @ (ControlRequest::ReadLog { .. } | ControlRequest::SetLogFilter { .. }) => {
-                self.log_asked(peer, to, request).map(|()| None)
-            }
+            request @ (ControlRequest::ReadLog { .. }
+            | ControlRequest::SetLogFilter { .. }
+            | ControlRequest::Resize { .. }) => self.own_asked(peer, to, request).map(|()| None),
             ControlRequest::Scrub { .. } if !is_trusted(peer) => {
                 Err(denied(peer, format_args!("have {} scrubbed", self.shared.node)))
             }
@@ -101,9 +101,6 @@ impl ShardService {
                 Err(denied(peer, format_args!("stop {}", self.shared.node)))
             }
             ControlRequest::Shutdown => Ok(Some(self.shutdown_asked())),
-            ControlRequest::Resize { memory_bytes } => {
-                self.resize_asked(peer, to, memory_bytes).map(|()| None)
-            }
             ControlRequest::Watch { node, known } => {
                 membership_permitted(peer, &asked).and_then(|()| self.watch(to, node, known, out))
             }
@@ -158,20 +155,16 @@ impl ShardService {
         })
     }
 
-    /// The log of this process, for those who may have it: the worker reads it.
-    fn log_asked(&self, peer: &ConnectionPeer, to: ReplyTo, request: ControlRequest) -> Result<()> {
+    /// The log of this process, or its memory, for those who may have it: the worker sees to it.
+    fn own_asked(&self, peer: &ConnectionPeer, to: ReplyTo, request: ControlRequest) -> Result<()> {
         if !is_trusted(peer) {
-            return Err(denied(peer, format_args!("have the log of {}", self.shared.node)));
+            let what = match request {
+                ControlRequest::Resize { .. } => "change the memory of",
+                _ => "have the log of",
+            };
+            return Err(denied(peer, format_args!("{what} {}", self.shared.node)));
         }
-        self.shared.work(WorkerJob::Log { request, to })
-    }
-
-    /// Another size of the memory target: the worker sees to it.
-    fn resize_asked(&self, peer: &ConnectionPeer, to: ReplyTo, memory_bytes: u64) -> Result<()> {
-        if !is_trusted(peer) {
-            return Err(denied(peer, format_args!("change the memory of {}", self.shared.node)));
-        }
-        self.shared.work(WorkerJob::Resize { memory_bytes, to })
+        self.shared.work(WorkerJob::Own { request, to })
     }
 
     /// Whether all shards serve by the map of `epoch` or a newer one.

@@ -375,6 +375,6 @@ fn remove_far(
             "cluster {name}: {node} is gone; it did not answer: `samite down` on {host} removes what it has left"
         ),
     };
-    far::update(target, &client)?;
+    far::update_locked(target, &client)?;
     Ok(line)
 }

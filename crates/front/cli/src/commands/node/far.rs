@@ -213,8 +213,13 @@ fn on_host(info: &NodeInfo) -> String {
 }
 
 /// Brings the description on this host up to date, if no node here does.
-pub fn update(target: &ClusterTarget, client: &Client) -> Result<(), CommandFailure> {
+fn update(target: &ClusterTarget, client: &Client) -> Result<(), CommandFailure> {
     let _lock = local::lock(&target.dir, LOCK_TIMEOUT)?;
+    update_locked(target, client)
+}
+
+/// The same, for who holds the lock of the directory.
+pub fn update_locked(target: &ClusterTarget, client: &Client) -> Result<(), CommandFailure> {
     let Ok(file) = target.dir.read_cluster_file() else { return Ok(()) };
     if !file.is_attached {
         return Ok(());
