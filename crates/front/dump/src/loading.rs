@@ -365,10 +365,13 @@ fn send_all(
     })
 }
 
+/// A record on its way: partition, key, and value unless it is to go.
+type RecordToWrite<'b> = (PartitionId, Cow<'b, [u8]>, Option<&'b [u8]>);
+
 /// Records on their way.
 #[derive(Default)]
 struct RecordBatch<'b> {
-    records: Vec<(PartitionId, Cow<'b, [u8]>, Option<&'b [u8]>)>,
+    records: Vec<RecordToWrite<'b>>,
     bytes: usize,
 }
 

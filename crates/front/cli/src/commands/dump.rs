@@ -58,7 +58,7 @@ fn parse_pause(text: &str) -> Result<Duration, String> {
     text.parse()
         .ok()
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .filter(|pause| (Duration::from_millis(10)..=Duration::from_mins(1)).contains(pause))
+        .filter(|pause| (Duration::from_millis(10)..=Duration::from_secs(60)).contains(pause))
         .ok_or_else(|| "expected a number of seconds from 0.01 to 60".to_owned())
 }
 
