@@ -271,7 +271,9 @@ mod tests {
                         workers[at].open.push(number);
                     }
                     TableEvent::Answers(at) => {
-                        if let Some(one) = workers.get_mut(at).filter(|one| one.open.pop().is_some()) {
+                        if let Some(one) = workers.get_mut(at)
+                            && one.open.pop().is_some()
+                        {
                             table.answered(one.id);
                         }
                     }
