@@ -410,10 +410,9 @@ fn table(
             out.line(clock.words(entry.node))?;
         }
         for worker in answer.iter().flat_map(|_| ask_workers(target, entry)) {
-            let WorkerStatus { kind, uid, pid, under_way, .. } = worker;
-            let node = entry.node;
             out.line(format!(
-                "{node}: worker {kind} of uid {uid}, pid {pid}, {under_way} requests"
+                "node {}: {} worker of uid {} (pid {}), {} requests, {} s",
+                entry.node, worker.kind, worker.uid, worker.pid, worker.requests, worker.uptime_s,
             ))?;
         }
         for other in answer.iter().flat_map(|status| &status.targets) {
