@@ -4,7 +4,8 @@
 //! makes a [`GrepPartial`] of each piece of a file; a [`GrepPrinter`] joins the partial results of
 //! all files in their order and writes what grep would.
 //!
-//! A back-reference is not a regular expression: such patterns are refused by
+//! Two things differ on purpose: `-o -x -w`, where GNU grep prints an empty line more (here it is
+//! `-o -x`), and warnings about patterns, which are not given. A back-reference is not a regular expression: such patterns are refused by
 //! [`PatternError::NeedsRealGrep`].
 
 mod bracket;
@@ -92,12 +93,6 @@ impl GrepOptions {
             GrepReport::Count => false,
             GrepReport::Lines | GrepReport::Parts => is_binary,
         }
-    }
-
-    /// Whether no file needs to be read, as no line may be selected (`-m 0`).
-    #[must_use]
-    pub fn selects_nothing(&self) -> bool {
-        self.max_count == Some(0)
     }
 }
 

@@ -27,6 +27,7 @@ pub struct GrepMatcher {
     pub(super) options: GrepOptions,
     selector: LineSelector,
     pub(super) parts: Option<PartMatcher>,
+    selects_nothing: bool,
 }
 
 #[derive(Debug)]
@@ -57,17 +58,40 @@ impl GrepMatcher {
             patterns.iter().flat_map(|text| text.split(|byte| *byte == b'\n')).collect();
         // First the library's reading, whose complaints count.
         let library = translate(&lines, &options, PatternReader::Library)?;
-        let selected = translate(&lines, &options, PatternReader::Automaton)?;
+        let is_left = options.syntax != PatternSyntax::Fixed
+            && lines.iter().any(|line| syntax::is_left_to_library(line));
+        if is_left && options.words {
+            return Err(PatternError::NeedsRealGrep("whole words with [= or [."));
+        }
+        let selected = match is_left {
+            true => library.clone(),
+            false => translate(&lines, &options, PatternReader::Automaton)?,
+        };
         let selector = match lines.is_empty() {
             true => LineSelector::Nothing,
             false => selector(&bounded(selected, &options))?,
         };
-        let has_parts = options.report == GrepReport::Parts && !options.invert;
+        let has_context = options.before.is_some() || options.after.is_some();
+        let has_parts = options.report == GrepReport::Parts && (!options.invert || has_context);
         let parts = match has_parts && !lines.is_empty() {
             true => Some(PartMatcher::new(library, &options)?),
             false => None,
         };
-        Ok(GrepMatcher { options, selector, parts })
+        let all_empty = lines.iter().all(|line| line.is_empty());
+        let bounded = options.words || options.whole_lines;
+        let never = match lines.is_empty() {
+            true => !options.invert,
+            false => all_empty && options.invert && !bounded,
+        };
+        let selects_nothing = never || options.max_count == Some(0);
+        Ok(GrepMatcher { options, selector, parts, selects_nothing })
+    }
+
+    /// Whether no line of any file is selected, whatever is in it (`-m 0`, `-v ''`): grep reads no
+    /// file then, and prints nothing but the names of `-L`.
+    #[must_use]
+    pub fn selects_nothing(&self) -> bool {
+        self.selects_nothing
     }
 
     /// The options it was made with.
@@ -130,10 +154,7 @@ fn translate(
             let bytes = pattern.iter().map(|byte| syntax::literal(*byte, options.ignore_case));
             Ok(Hir::concat(bytes.collect()))
         }
-        syntax => {
-            let extended = syntax == PatternSyntax::Extended;
-            syntax::parse(pattern, extended, options.ignore_case, reader)
-        }
+        PatternSyntax::Basic | PatternSyntax::Extended => syntax::parse(pattern, options, reader),
     });
     Ok(Hir::alternation(each.collect::<Result<_, _>>()?))
 }

@@ -33,10 +33,6 @@ impl PartMatcher {
             true => Some(automaton(&without_line_end(&pattern))?),
             false => None,
         };
-        let pattern = match options.whole_lines && options.words {
-            true => Hir::concat(vec![Hir::look(Look::StartLF), pattern, Hir::look(Look::EndLF)]),
-            false => pattern,
-        };
         Ok(PartMatcher { anywhere: regex(&pattern)?, longest: automaton(&pattern)?, inside })
     }
 

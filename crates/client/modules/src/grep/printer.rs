@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::Write;
 
 use super::scan::{GrepLine, GrepLineKind, GrepPartial};
-use super::{GrepOptions, GrepReport};
+use super::{GrepMatcher, GrepOptions, GrepReport};
 
 /// What is known of a file when all its pieces were joined.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -19,7 +19,8 @@ pub struct FileOutcome {
 #[derive(Debug)]
 pub struct GrepPrinter {
     options: GrepOptions,
-    /// Something was printed before: of this file, or of another.
+    selects_nothing: bool,
+    /// A line was selected before: of this file, or of another.
     printed: bool,
     any_selected: bool,
     file: FileState,
@@ -38,23 +39,37 @@ struct FileState {
     pending: u64,
     /// Lines that may be printed before the next that is selected.
     waiting: VecDeque<WaitingLine>,
-    /// Parts are those of a line that is printed.
-    prints_parts: bool,
+    /// The line to which parts belong.
+    parts_of: PartsOf,
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum PartsOf {
+    #[default]
+    Nothing,
+    Printed,
+    Waiting,
 }
 
 #[derive(Debug)]
 struct WaitingLine {
-    number: u64,
     offset: u64,
     line_len: u64,
-    text: Vec<u8>,
+    /// What is printed of it.
+    printed: Vec<u8>,
 }
 
 impl GrepPrinter {
     /// Nothing printed yet.
     #[must_use]
-    pub fn new(options: GrepOptions) -> Self {
-        GrepPrinter { options, printed: false, any_selected: false, file: FileState::default() }
+    pub fn new(matcher: &GrepMatcher) -> Self {
+        GrepPrinter {
+            options: matcher.options().clone(),
+            selects_nothing: matcher.selects_nothing(),
+            printed: false,
+            any_selected: false,
+            file: FileState::default(),
+        }
     }
 
     /// Begins a file. `is_binary` as for [`GrepScanner::scan`](super::GrepScanner::scan).
@@ -88,11 +103,13 @@ impl GrepPrinter {
     pub fn end_file(&mut self, out: &mut Vec<u8>) -> FileOutcome {
         let selected = self.file.selected.min(self.limit());
         self.any_selected |= selected > 0;
+        // Without a text, too.
+        self.printed |= selected > 0;
         let mut outcome = FileOutcome { selected, binary_matches: false };
         let lists = match self.options.report {
             GrepReport::NamesWith => selected > 0,
             GrepReport::NamesWithout => selected == 0,
-            GrepReport::Count if !self.options.selects_nothing() => {
+            GrepReport::Count if !self.selects_nothing => {
                 if self.options.names {
                     out.extend_from_slice(&self.file.name);
                     out.push(b':');
@@ -129,17 +146,13 @@ impl GrepPrinter {
             let own;
             (own, text) = text.split_at(len);
             match line.kind {
-                GrepLineKind::Part if self.file.prints_parts => {
-                    let number = self.file.lines + line.number;
-                    self.print(out, b':', number, line.offset, own);
-                }
-                GrepLineKind::Part => {}
+                GrepLineKind::Part => self.part(line, own, out),
                 GrepLineKind::Selected if self.file.selected < self.limit() => {
                     self.selected(line, own, out);
                 }
                 GrepLineKind::Selected | GrepLineKind::Context => self.context(line, own, out),
             }
-            if !self.goes_on() && line.kind != GrepLineKind::Part && !self.file.prints_parts {
+            if !self.goes_on() && self.file.parts_of != PartsOf::Printed {
                 break;
             }
         }
@@ -153,22 +166,41 @@ impl GrepPrinter {
             out.extend_from_slice(b"--\n");
         }
         while let Some(before) = self.file.waiting.pop_front() {
-            self.whole(out, b'-', before.number, before.offset, &before.text);
+            out.extend_from_slice(&before.printed);
         }
         self.whole(out, b':', number, line.offset, text);
         self.printed = true;
         self.file.printed_to = Some(line.offset + line.line_len);
         self.file.selected += 1;
         self.file.pending = self.options.after.unwrap_or(0);
-        self.file.prints_parts = self.options.report == GrepReport::Parts;
+        self.file.parts_of = match self.options.report {
+            GrepReport::Parts => PartsOf::Printed,
+            _ => PartsOf::Nothing,
+        };
+    }
+
+    fn part(&mut self, line: &GrepLine, text: &[u8], out: &mut Vec<u8>) {
+        let separator = if self.options.invert { b'-' } else { b':' };
+        let number = self.file.lines + line.number;
+        match (self.file.parts_of, self.file.waiting.pop_back()) {
+            (PartsOf::Printed, _) => self.print(out, separator, number, line.offset, text),
+            (PartsOf::Waiting, Some(mut waiting)) => {
+                self.print(&mut waiting.printed, separator, number, line.offset, text);
+                self.file.waiting.push_back(waiting);
+            }
+            _ => {}
+        }
     }
 
     /// A line that is not selected, or no more.
     fn context(&mut self, line: &GrepLine, text: &[u8], out: &mut Vec<u8>) {
         let number = self.file.lines + line.number;
-        self.file.prints_parts = false;
+        let has_parts = self.options.report == GrepReport::Parts && self.options.invert;
+        let parts_of = |parts| if has_parts { parts } else { PartsOf::Nothing };
+        self.file.parts_of = PartsOf::Nothing;
         if self.file.pending > 0 {
             self.file.pending -= 1;
+            self.file.parts_of = parts_of(PartsOf::Printed);
             self.whole(out, b'-', number, line.offset, text);
             self.file.printed_to = Some(line.offset + line.line_len);
             return;
@@ -177,6 +209,10 @@ impl GrepPrinter {
         if before == 0 {
             return;
         }
+        let (offset, line_len) = (line.offset, line.line_len);
+        let mut printed = Vec::new();
+        self.whole(&mut printed, b'-', number, offset, text);
+        self.file.parts_of = parts_of(PartsOf::Waiting);
         let waiting = &mut self.file.waiting;
         // Between lines that are not neighbours is one that cannot be printed any more.
         if waiting.back().is_some_and(|last| last.offset + last.line_len != line.offset) {
@@ -185,8 +221,7 @@ impl GrepPrinter {
         if waiting.len() as u64 >= before {
             waiting.pop_front();
         }
-        let (offset, line_len) = (line.offset, line.line_len);
-        waiting.push_back(WaitingLine { number, offset, line_len, text: text.to_vec() });
+        waiting.push_back(WaitingLine { offset, line_len, printed });
     }
 
     fn whole(&self, out: &mut Vec<u8>, separator: u8, number: u64, offset: u64, text: &[u8]) {

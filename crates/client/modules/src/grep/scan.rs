@@ -4,18 +4,19 @@ use regex_automata::meta;
 use serde::{Deserialize, Serialize};
 
 use super::matcher::{GrepMatcher, line_end};
-use super::parts::PartCache;
+use super::parts::{PartCache, PartMatcher};
 use super::{GrepOptions, GrepReport};
 use crate::piece::{FilePiece, LineEnding};
 
 /// What a line of a partial result is.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum GrepLineKind {
-    /// Selected. Its parts follow where parts are printed, and it has no text.
+    /// Selected. Where parts are printed, it has no text, and its parts follow, if they are to be
+    /// selected (without `-v`).
     Selected,
-    /// Not selected, but near to one that is, or may be.
+    /// Not selected, but near to one that is, or may be. Under `-v` its parts follow.
     Context,
-    /// A part of the selected line before it that matches.
+    /// A part of the line before it that matches.
     Part,
 }
 
@@ -59,7 +60,7 @@ impl<'m> GrepScanner<'m> {
     /// Searches with `matcher`.
     #[must_use]
     pub fn new(matcher: &'m GrepMatcher) -> Self {
-        let parts = matcher.parts.as_ref().map(super::parts::PartMatcher::cache);
+        let parts = matcher.parts.as_ref().map(PartMatcher::cache);
         GrepScanner { matcher, cache: matcher.cache(), parts }
     }
 
@@ -106,18 +107,15 @@ impl<'m> GrepScanner<'m> {
             self.count(region, limit, partial);
             return;
         }
-        let mut collector = LineCollector::new(region, offset, options, partial);
+        let parts = self.matcher.parts.as_ref().zip(self.parts.as_mut());
+        let mut collector = LineCollector::new(region, offset, options, parts, partial);
         let mut after_limit = limit;
         let mut from = 0;
         while after_limit > 0
-            && let Some((start, end)) = self.next_selected(region, from)
+            && let Some((start, end)) = next_selected(self.matcher, &mut self.cache, region, from)
         {
             after_limit -= 1;
             collector.selected(start, end);
-            if let (Some(parts), Some(cache)) = (&self.matcher.parts, &mut self.parts) {
-                let line = &region[start..end];
-                parts.each(cache, line, |from, to| collector.part(start + from, start + to));
-            }
             from = end + 1;
         }
         collector.finish();
@@ -135,7 +133,7 @@ impl<'m> GrepScanner<'m> {
         }
         let mut from = 0;
         while partial.selected < limit
-            && let Some((_, end)) = self.next_selected(region, from)
+            && let Some((_, end)) = next_selected(self.matcher, &mut self.cache, region, from)
         {
             partial.selected += 1;
             from = end + 1;
@@ -152,23 +150,28 @@ impl<'m> GrepScanner<'m> {
         }
         count
     }
+}
 
-    /// The next selected line that starts at `from` or behind.
-    fn next_selected(&mut self, region: &[u8], mut from: usize) -> Option<(usize, usize)> {
-        if !self.matcher.options.invert {
-            return self.matcher.find_line(&mut self.cache, region, from);
-        }
-        while from < region.len() {
-            let end = line_end(region, from);
-            // One line at a time: what is behind it is not searched for nothing.
-            let line = &region[from..(end + 1).min(region.len())];
-            if self.matcher.find_line(&mut self.cache, line, 0).is_none() {
-                return Some((from, end));
-            }
-            from = end + 1;
-        }
-        None
+/// The next selected line that starts at `from` or behind.
+fn next_selected(
+    matcher: &GrepMatcher,
+    cache: &mut Option<meta::Cache>,
+    region: &[u8],
+    mut from: usize,
+) -> Option<(usize, usize)> {
+    if !matcher.options.invert {
+        return matcher.find_line(cache, region, from);
     }
+    while from < region.len() {
+        let end = line_end(region, from);
+        // One line at a time: what is behind it is not searched for nothing.
+        let line = &region[from..(end + 1).min(region.len())];
+        if matcher.find_line(cache, line, 0).is_none() {
+            return Some((from, end));
+        }
+        from = end + 1;
+    }
+    None
 }
 
 fn count_lines(region: &[u8]) -> u64 {
@@ -181,6 +184,9 @@ struct LineCollector<'a> {
     region: &'a [u8],
     offset: u64,
     partial: &'a mut GrepPartial,
+    parts: Option<(&'a PartMatcher, &'a mut PartCache)>,
+    /// Lines that have parts.
+    with_parts: GrepLineKind,
     before: u64,
     after: u64,
     has_text: bool,
@@ -199,6 +205,7 @@ impl<'a> LineCollector<'a> {
         region: &'a [u8],
         offset: u64,
         options: &GrepOptions,
+        parts: Option<(&'a PartMatcher, &'a mut PartCache)>,
         partial: &'a mut GrepPartial,
     ) -> Self {
         let (before, after) = (options.before.unwrap_or(0), options.after.unwrap_or(0));
@@ -206,6 +213,11 @@ impl<'a> LineCollector<'a> {
             region,
             offset,
             partial,
+            parts,
+            with_parts: match options.invert {
+                true => GrepLineKind::Context,
+                false => GrepLineKind::Selected,
+            },
             before,
             after,
             has_text: options.report == GrepReport::Lines,
@@ -225,14 +237,6 @@ impl<'a> LineCollector<'a> {
         self.push(GrepLineKind::Selected, start, end);
         self.partial.selected += 1;
         self.pending = self.after;
-    }
-
-    fn part(&mut self, start: usize, end: usize) {
-        let number = self.partial.newlines;
-        let (offset, len) = (self.offset + start as u64, (end - start) as u64);
-        let kind = GrepLineKind::Part;
-        self.partial.lines.push(GrepLine { kind, number, offset, len, line_len: 0 });
-        self.partial.text.extend_from_slice(&self.region[start..end]);
     }
 
     /// Takes pending lines that start before `limit`.
@@ -274,6 +278,17 @@ impl<'a> LineCollector<'a> {
             offset: self.offset + start as u64,
             len: text.len() as u64,
             line_len: (self.taken - start) as u64,
+        });
+        let has_parts = kind == self.with_parts;
+        let Some((matcher, cache)) = self.parts.as_mut().filter(|_| has_parts) else { return };
+        let number = self.partial.newlines;
+        let partial = &mut *self.partial;
+        let line = &self.region[start..end];
+        matcher.each(cache, line, |from, to| {
+            let offset = self.offset + (start + from) as u64;
+            let (kind, len) = (GrepLineKind::Part, (to - from) as u64);
+            partial.lines.push(GrepLine { kind, number, offset, len, line_len: 0 });
+            partial.text.extend_from_slice(&line[from..to]);
         });
     }
 

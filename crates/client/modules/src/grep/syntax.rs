@@ -6,7 +6,7 @@
 
 use regex_syntax::hir::{Class, ClassBytes, ClassBytesRange, Hir, Look, Repetition};
 
-use super::{PatternError, bracket};
+use super::{GrepOptions, PatternError, PatternSyntax, bracket};
 
 /// Largest count of a repetition, as in the C library.
 const REPEAT_MAX: u32 = 0x7fff;
@@ -87,14 +87,26 @@ pub(super) fn literal(byte: u8, icase: bool) -> Hir {
     Hir::literal([byte])
 }
 
-/// Translates a basic (`extended` = false) or extended pattern without newlines.
+/// Whether GNU grep's automaton leaves patterns to the library: where `[=a=]` or `[.a.]` are in
+/// brackets, whose meaning the locale knows.
+pub(super) fn is_left_to_library(pattern: &[u8]) -> bool {
+    pattern.windows(2).any(|pair| matches!(pair, b"[=" | b"[."))
+}
+
+/// Translates a basic or extended pattern without newlines.
 pub(super) fn parse(
     pattern: &[u8],
-    extended: bool,
-    icase: bool,
+    options: &GrepOptions,
     reader: PatternReader,
 ) -> Result<Hir, PatternError> {
-    let mut parser = PatternParser { pattern, at: 0, extended, icase, reader };
+    let mut parser = PatternParser {
+        pattern,
+        at: 0,
+        extended: options.syntax == PatternSyntax::Extended,
+        icase: options.ignore_case,
+        bounded: options.words || options.whole_lines,
+        reader,
+    };
     parser.alternation(0)
 }
 
@@ -103,6 +115,8 @@ struct PatternParser<'a> {
     at: usize,
     extended: bool,
     icase: bool,
+    /// GNU grep puts the pattern in a group of its own.
+    bounded: bool,
     reader: PatternReader,
 }
 
@@ -193,6 +207,9 @@ impl PatternParser<'_> {
                 PatternToken::End | PatternToken::Or => break,
                 PatternToken::Close if depth > 0 && !close_is_byte => break,
                 PatternToken::Close if !self.extended => return Err(UNMATCHED_CLOSE),
+                PatternToken::Close if depth == 0 && self.bounded => {
+                    return Err(PatternError::NeedsRealGrep("a ) without ( under -w or -x"));
+                }
                 _ => self.at += len,
             }
             close_is_byte = false;
@@ -213,7 +230,9 @@ impl PatternParser<'_> {
                 _ if close => (literal(b')', self.icase), false),
                 token => self.atom(token, is_first, depth)?,
             };
-            nothing_to_repeat &= is_empty;
+            // The library never repeats what takes no byte.
+            nothing_to_repeat =
+                is_empty && (nothing_to_repeat || self.reader == PatternReader::Library);
             items.push(item);
         }
         Ok(Hir::concat(items))
@@ -314,10 +333,15 @@ impl PatternParser<'_> {
         Ok((atom, false))
     }
 
-    /// Whether a `$` before `at` is the last of its branch.
+    /// Whether a `$` before `at` is the last of its branch. The automaton takes `)` and `|` for
+    /// what ends one, backslash or not, if they are not the last byte.
     fn at_branch_end(&self) -> bool {
         let rest = &self.pattern[self.at..];
-        rest.is_empty() || rest.starts_with(b"\\)") || rest.starts_with(b"\\|")
+        let plain = self.reader == PatternReader::Automaton && rest.len() > 1;
+        rest.is_empty()
+            || rest.starts_with(b"\\)")
+            || rest.starts_with(b"\\|")
+            || (plain && matches!(rest[0], b')' | b'|'))
     }
 }
 
