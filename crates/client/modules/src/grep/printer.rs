@@ -174,7 +174,7 @@ impl GrepPrinter {
         self.file.selected += 1;
         self.file.pending = self.options.after.unwrap_or(0);
         self.file.parts_of = match self.options.report {
-            GrepReport::Parts => PartsOf::Printed,
+            GrepReport::Parts if !self.options.invert => PartsOf::Printed,
             _ => PartsOf::Nothing,
         };
     }

@@ -11,8 +11,7 @@ use crate::piece::{FilePiece, LineEnding};
 /// What a line of a partial result is.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum GrepLineKind {
-    /// Selected. Where parts are printed, it has no text, and its parts follow, if they are to be
-    /// selected (without `-v`).
+    /// Selected. Where parts are printed, it has no text, and its parts follow.
     Selected,
     /// Not selected, but near to one that is, or may be. Under `-v` its parts follow.
     Context,
@@ -185,8 +184,7 @@ struct LineCollector<'a> {
     offset: u64,
     partial: &'a mut GrepPartial,
     parts: Option<(&'a PartMatcher, &'a mut PartCache)>,
-    /// Lines that have parts.
-    with_parts: GrepLineKind,
+    invert: bool,
     before: u64,
     after: u64,
     has_text: bool,
@@ -214,10 +212,7 @@ impl<'a> LineCollector<'a> {
             offset,
             partial,
             parts,
-            with_parts: match options.invert {
-                true => GrepLineKind::Context,
-                false => GrepLineKind::Selected,
-            },
+            invert: options.invert,
             before,
             after,
             has_text: options.report == GrepReport::Lines,
@@ -279,7 +274,9 @@ impl<'a> LineCollector<'a> {
             len: text.len() as u64,
             line_len: (self.taken - start) as u64,
         });
-        let has_parts = kind == self.with_parts;
+        // Under -v, lines around those that are selected have parts; one that is selected here may
+        // be one around others, if the file has enough of them before.
+        let has_parts = self.invert || kind == GrepLineKind::Selected;
         let Some((matcher, cache)) = self.parts.as_mut().filter(|_| has_parts) else { return };
         let number = self.partial.newlines;
         let partial = &mut *self.partial;

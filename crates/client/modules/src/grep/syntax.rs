@@ -213,18 +213,17 @@ impl PatternParser<'_> {
                 _ => self.at += len,
             }
             close_is_byte = false;
-            if let PatternToken::Repeat(_) | PatternToken::Brace = token
-                && let Some((min, max)) = self.counts(token, nothing_to_repeat)?
-            {
-                if nothing_to_repeat && self.reader == PatternReader::Library {
+            if let PatternToken::Repeat(_) | PatternToken::Brace = token {
+                let skips = self.extended && self.reader == PatternReader::Library;
+                if nothing_to_repeat && skips {
                     close_is_byte = true;
-                    if token == PatternToken::Brace {
-                        self.at = self.brace_before(self.at);
-                    }
-                } else if let Some(item) = items.pop() {
-                    items.push(repeated(item, min, max));
+                    continue;
                 }
-                continue;
+                if let Some((min, max)) = self.counts(token, nothing_to_repeat)? {
+                    let item = items.pop();
+                    items.extend(item.map(|item| repeated(item, min, max)));
+                    continue;
+                }
             }
             let (item, is_empty) = match token {
                 _ if close => (literal(b')', self.icase), false),
@@ -236,11 +235,6 @@ impl PatternParser<'_> {
             items.push(item);
         }
         Ok(Hir::concat(items))
-    }
-
-    /// Where the text of a repetition in braces that ends at `end` starts, behind its `{`.
-    fn brace_before(&self, end: usize) -> usize {
-        memchr::memrchr(b'{', &self.pattern[..end]).map_or(end, |brace| brace + 1)
     }
 
     /// The bounds of a repetition; `None` if the token stands for itself.
@@ -262,7 +256,8 @@ impl PatternParser<'_> {
 
     /// Reads `1,2}` or `1,2\}`. In an extended pattern, a `{` that starts no interval is a byte.
     fn interval(&mut self) -> Result<Option<(u32, Option<u32>)>, PatternError> {
-        let mut at = self.at;
+        let start = self.at;
+        let mut at = start;
         let low = self.number(&mut at);
         let comma = self.pattern.get(at) == Some(&b',');
         at += usize::from(comma);
@@ -279,6 +274,10 @@ impl PatternParser<'_> {
         self.at = at + end.len();
         let low = low.unwrap_or(0);
         if high.is_some_and(|high| high < low) {
+            if self.extended && self.reader == PatternReader::Automaton {
+                self.at = start;
+                return Ok(None);
+            }
             return Err(BAD_REPEAT);
         }
         if low.max(high.unwrap_or(0)) > REPEAT_MAX {
