@@ -97,7 +97,7 @@ pub fn plan(client: &Client, who: &CallerContext, input: &InputSelection) -> Res
 }
 
 /// A file of the input.
-struct FoundFile {
+struct InputFile {
     path: Vec<u8>,
     ino: u64,
     size: u64,
@@ -109,7 +109,7 @@ struct FileWalk<'a> {
     fs: &'a FileSystem,
     who: &'a CallerContext,
     is_recursive: bool,
-    files: Vec<FoundFile>,
+    files: Vec<InputFile>,
 }
 
 impl FileWalk<'_> {
@@ -134,7 +134,7 @@ impl FileWalk<'_> {
         }
         // Before any task begins: the worker checks it again.
         self.fs.access(self.who, &path, 4, true)?;
-        self.files.push(FoundFile { path, ino: attr.ino, size: attr.size, home });
+        self.files.push(InputFile { path, ino: attr.ino, size: attr.size, home });
         Ok(())
     }
 
@@ -206,7 +206,7 @@ struct TaskCutter<'a> {
     plan: JobPlan,
 }
 
-fn plan_files(fs: &FileSystem, dataset: &str, files: Vec<FoundFile>) -> Result<JobPlan> {
+fn plan_files(fs: &FileSystem, dataset: &str, files: Vec<InputFile>) -> Result<JobPlan> {
     let bytes = files.iter().map(|file| file.size).sum::<u64>();
     let nodes = fs.client().map()?.nodes().len().max(1) as u64;
     let listed = files.iter().map(|file| JobFile { path: file.path.clone(), size: file.size });
@@ -245,7 +245,7 @@ fn plan_files(fs: &FileSystem, dataset: &str, files: Vec<FoundFile>) -> Result<J
 impl TaskCutter<'_> {
     fn add(
         &mut self,
-        (number, file): (u32, &FoundFile),
+        (number, file): (u32, &InputFile),
         (offset, len): (u64, u64),
         (node, home): (NodeId, PartitionId),
     ) {
@@ -254,7 +254,7 @@ impl TaskCutter<'_> {
         let draft = self.drafts.entry(node).or_default();
         if draft.files.last().is_none_or(|last| last.number != number) {
             draft.paths += file.path.len();
-            let FoundFile { path, ino, size, home } = file;
+            let InputFile { path, ino, size, home } = file;
             let (path, ino, size, home) = (path.clone(), *ino, *size, *home);
             draft.files.push(OrderedFile { number, path, ino, size, home });
         }

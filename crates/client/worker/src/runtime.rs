@@ -15,7 +15,7 @@ use crate::messages::{
     self, OUTPUT_LEN_MAX, POLLED_MAX, TaskAttempt, TaskEnd, TaskOrder, TaskPoll, WorkerAnswer,
     WorkerRequest,
 };
-use crate::module::ModuleRegistry;
+use crate::module::{ModuleRegistry, TaskOutput};
 use crate::tasks::{TaskQueue, TaskRun, TaskState};
 
 /// Longest time for which a question waits for news; well below that after which clients ask again.
@@ -183,6 +183,14 @@ fn run_module(
 ) -> Result<()> {
     let module = modules.find(&order.module)?;
     let mut input = TaskInput::open(order.input, place, Arc::clone(state))?;
-    let mut out: &TaskState = state;
-    module.run(&order.arguments, &mut input, &mut out)
+    module.run(&order.arguments, &mut input, &mut WaitingTaskOutput(state))
+}
+
+/// Output that waits with its task.
+struct WaitingTaskOutput<'a>(&'a TaskState);
+
+impl TaskOutput for WaitingTaskOutput<'_> {
+    fn emit(&mut self, bytes: &[u8]) -> Result<()> {
+        self.0.emit(bytes)
+    }
 }

@@ -115,9 +115,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
         Err(error) => (None, Err(error)),
     };
     stop.stop();
-    drop(scraped);
-    shared.workers.end();
-    shared.membership.end_leader_loop();
+    end_helpers(&shared, scraped);
     // Before the shards: a node that follows this node's coordinator is to follow another at once.
     leader_loop.map(JoinHandle::join);
     let ended = threads.into_iter().fold(ended, |ended, thread| ended.and(end_of(thread)));
@@ -127,6 +125,13 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandl
     shared.release_target();
     tracing::info!(node = %config.node, "stopped");
     ended
+}
+
+/// Ends what serves others beside the shards, and tells the leader loop to end.
+fn end_helpers(shared: &NodeShared, scraped: Option<MetricsServer>) {
+    drop(scraped);
+    shared.workers.end();
+    shared.membership.end_leader_loop();
 }
 
 /// The memory file of the records.

@@ -25,11 +25,10 @@ use samite_wire::worker::{WorkerFrameHeader, WorkerKind, WorkerStatus};
 
 use self::identity::WorkerIdentity;
 use self::process::{WorkerProcess, read_answer};
-use self::table::{PendingCalls, WorkerCall, WorkerId, WorkerTable};
+pub(crate) use self::table::WorkerCall;
+use self::table::{PendingCalls, WorkerId, WorkerTable};
 use crate::control_reply::{ReplyTo, refused};
-use crate::inbox::InboxMessage;
 use crate::mutex::lock;
-use crate::shared::NodeShared;
 use crate::threads::spawn;
 
 /// How workers are started, and what they may take.
@@ -81,18 +80,21 @@ impl Default for WorkerLimits {
 /// How often a worker's thread looks whether it is idle.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Sends an answer to where it is waited for.
+type AnswerSender = Arc<dyn Fn(ReplyTo, ControlReply) + Send + Sync>;
+
 /// The workers of a node.
 pub(crate) struct WorkerProcesses {
     node: NodeId,
     config: Option<WorkerConfig>,
     own_uid: u32,
-    table: Mutex<WorkerTable>,
+    table: Arc<Mutex<WorkerTable>>,
 }
 
 impl WorkerProcesses {
     pub(crate) fn new(node: NodeId, config: Option<WorkerConfig>) -> Self {
         let count = config.as_ref().map_or(0, |config| config.limits.count);
-        let table = Mutex::new(WorkerTable::new(count));
+        let table = Arc::new(Mutex::new(WorkerTable::new(count)));
         Self { node, config, own_uid: rustix::process::geteuid().as_raw(), table }
     }
 
@@ -105,27 +107,26 @@ impl WorkerProcesses {
         &self,
         kind: WorkerKind,
         peer: &PeerIdentity,
-        call: (ReplyTo, Vec<u8>),
-        shared: &Arc<NodeShared>,
+        call: WorkerCall,
+        answer: AnswerSender,
     ) -> Result<()> {
         let Some(config) = &self.config else {
             let words = format!("{} starts no workers", self.node);
             return Err(Error::new(ErrorKind::Unsupported, words));
         };
-        let (to, message) = call;
-        if message.len() > WORKER_MESSAGE_LEN_MAX {
+        if call.message.len() > WORKER_MESSAGE_LEN_MAX {
             let words = format!("a message to a worker has at most {WORKER_MESSAGE_LEN_MAX} bytes");
             return Err(Error::new(ErrorKind::TooLarge, words));
         }
         let has_guests = config.guest_arguments.is_some();
         let identity = WorkerIdentity::of(peer, self.own_uid, has_guests)?;
-        let call = WorkerCall { to, message };
         let mut table = lock(&self.table);
         let Some((started, calls)) = table.add((kind, identity.uid()), call)? else {
             return Ok(());
         };
-        let (shared, config) = (Arc::clone(shared), config.clone());
-        let body = WorkerThread { shared, kind, identity, id: started, config };
+        let (node, config, table_of_all) = (self.node, config.clone(), Arc::clone(&self.table));
+        let body =
+            WorkerThread { node, kind, identity, id: started, config, table: table_of_all, answer };
         // Not `worker`, which is the thread of the node's own control requests.
         match spawn("modules", move || body.run(&calls)) {
             Ok(thread) => table.started(started, thread),
@@ -154,22 +155,23 @@ impl WorkerProcesses {
 /// The thread that started a worker and writes to it. It outlives the process: the kernel ends the
 /// process with the thread.
 struct WorkerThread {
-    shared: Arc<NodeShared>,
+    node: NodeId,
     kind: WorkerKind,
     identity: WorkerIdentity,
     id: WorkerId,
     config: WorkerConfig,
+    table: Arc<Mutex<WorkerTable>>,
+    answer: AnswerSender,
 }
 
 impl WorkerThread {
     fn table(&self) -> MutexGuard<'_, WorkerTable> {
-        lock(&self.shared.workers.table)
+        lock(&self.table)
     }
 
     fn run(self, calls: &Receiver<WorkerCall>) {
-        let WorkerThread { shared, kind, identity, .. } = &self;
-        let node = shared.node;
-        let started = WorkerProcess::start(node, *kind, identity, &self.config);
+        let WorkerThread { node, kind, identity, .. } = &self;
+        let started = WorkerProcess::start(*node, *kind, identity, &self.config);
         let process = match started {
             Ok(process) => process,
             Err(error) => return self.fail_all(calls, &error),
@@ -201,8 +203,11 @@ impl WorkerThread {
             tracing::info!(pid, "{words}");
             words
         });
+        // Where the node ends, others take its place; else something is wrong with the task.
+        let is_over = self.table().is_over();
+        let kind = if is_over { ErrorKind::Unavailable } else { ErrorKind::Interrupted };
+        let error = Error::new(kind, words);
         self.table().remove(self.id);
-        let error = Error::new(ErrorKind::Interrupted, words);
         let left = lock(&pending).take_all();
         for to in left {
             self.answer(to, refused(&error));
@@ -255,7 +260,7 @@ impl WorkerThread {
 
     fn answer(&self, to: ReplyTo, reply: ControlReply) {
         self.table().answered(self.id);
-        answer(&self.shared, to, reply);
+        (self.answer)(to, reply);
     }
 
     /// Refuses the calls that wait, and those that come before the table knows that the worker is
@@ -263,11 +268,7 @@ impl WorkerThread {
     fn fail_all(&self, calls: &Receiver<WorkerCall>, error: &Error) {
         self.table().remove(self.id);
         while let Ok(call) = calls.recv() {
-            answer(&self.shared, call.to, refused(error));
+            (self.answer)(call.to, refused(error));
         }
     }
-}
-
-fn answer(shared: &NodeShared, to: ReplyTo, reply: ControlReply) {
-    shared.inboxes[usize::from(to.shard.get())].send(InboxMessage::Control(to, reply));
 }

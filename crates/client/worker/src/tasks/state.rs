@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use samite_types::{Error, ErrorKind, Result};
 
 use crate::messages::{OUTPUT_LEN_MAX, PieceOutput, TaskCounts, TaskEnd, TaskProgress};
-use crate::module::TaskOutput;
 
 /// Most bytes of output that wait to be taken; the module waits then.
 const WAITING_LEN_MAX: usize = 4 << 20;
@@ -146,6 +145,26 @@ impl TaskState {
         self.changed.notify_all();
     }
 
+    /// Takes output for the piece at hand; waits while much was not taken.
+    ///
+    /// # Errors
+    /// As of [`Self::check`].
+    pub(crate) fn emit(&self, bytes: &[u8]) -> Result<()> {
+        const { assert!(JOINED_LEN_MAX + PIECE_COST <= OUTPUT_LEN_MAX) };
+        let piece = self.piece.load(Ordering::Relaxed);
+        for part in bytes.chunks(JOINED_LEN_MAX) {
+            let mut output = lock(&self.output);
+            while output.len >= WAITING_LEN_MAX {
+                self.check()?;
+                let waited = self.changed.wait_timeout(output, Duration::from_millis(100));
+                output = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+            output.push(piece, part);
+            self.bytes_returned.fetch_add(part.len() as u64, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     fn counts(&self) -> TaskCounts {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         TaskCounts {
@@ -219,24 +238,6 @@ impl WaitingOutput {
     }
 }
 
-impl TaskOutput for &TaskState {
-    fn emit(&mut self, bytes: &[u8]) -> Result<()> {
-        const { assert!(JOINED_LEN_MAX + PIECE_COST <= OUTPUT_LEN_MAX) };
-        let piece = self.piece.load(Ordering::Relaxed);
-        for part in bytes.chunks(JOINED_LEN_MAX) {
-            let mut output = lock(&self.output);
-            while output.len >= WAITING_LEN_MAX {
-                self.check()?;
-                let waited = self.changed.wait_timeout(output, Duration::from_millis(100));
-                output = waited.unwrap_or_else(PoisonError::into_inner).0;
-            }
-            output.push(piece, part);
-            self.bytes_returned.fetch_add(part.len() as u64, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -252,7 +253,7 @@ mod tests {
                 let bytes = [0; 1 << 20];
                 let mut given = 0;
                 loop {
-                    match (&mut &state).emit(&bytes) {
+                    match state.emit(&bytes) {
                         Ok(()) => given += bytes.len(),
                         Err(error) => return (given, error.kind()),
                     }
@@ -285,7 +286,7 @@ mod tests {
                 expected[*piece as usize].extend_from_slice(&bytes);
                 // Pieces no longer than a batch, as the limits outside of the test see to.
                 for part in bytes.chunks(1000) {
-                    (&state).emit(part).unwrap();
+                    state.emit(part).unwrap();
                     state.begin_piece(u64::MAX);
                     state.begin_piece(*piece);
                 }

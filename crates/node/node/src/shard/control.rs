@@ -2,6 +2,7 @@
 //! worker.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use samite_metrics::registry::{self, RequestKind};
 use samite_placement::ClusterMap;
@@ -13,15 +14,18 @@ use samite_wire::events::NodeEvents;
 use samite_wire::frame::FrameKind;
 use samite_wire::limits::CLIENTS_TOLD_MAX;
 use samite_wire::membership::VOTE_MESSAGES_MAX;
+use samite_wire::worker::WorkerKind;
 
 use super::ShardService;
 use crate::access::{denied, is_trusted, membership_permitted, permitted};
 use crate::control_reply::{ReplyTo, refused};
+use crate::inbox::InboxMessage;
 use crate::map_watchers::MapWatch;
 use crate::membership::AnswerRoute;
 use crate::mutex::lock;
 use crate::shared::{NodeNotice, WorkerJob};
 use crate::targets::is_remembered;
+use crate::worker_processes::WorkerCall;
 
 /// The request in a frame of `peer`.
 fn decoded(peer: &ConnectionPeer, body: &[u8]) -> Result<ControlRequest> {
@@ -93,11 +97,7 @@ impl ShardService {
             asked @ (ControlRequest::IssueTicket { .. }
             | ControlRequest::RenewTicket
             | ControlRequest::ChangeKey(_)) => self.credential_request(to, peer, asked, out),
-            ControlRequest::Worker(kind, message) => self
-                .shared
-                .workers
-                .pass_on(kind, &peer.identity, (to, message), &self.shared)
-                .map(|()| None),
+            ControlRequest::Worker(kind, text) => self.worker_asked(peer, (kind, text), to),
             vote @ ControlRequest::Vote { .. } => {
                 membership_permitted(peer, &vote).and_then(|()| self.vote(vote))
             }
@@ -135,6 +135,21 @@ impl ShardService {
             return Err(denied(peer, format_args!("have the log of {}", self.shared.node)));
         }
         self.shared.work(WorkerJob::Log { request, to })
+    }
+
+    /// A message to a worker process, which answers later.
+    fn worker_asked(
+        &self,
+        peer: &ConnectionPeer,
+        (kind, message): (WorkerKind, Vec<u8>),
+        to: ReplyTo,
+    ) -> Result<Option<ControlReply>> {
+        let shared = Arc::clone(&self.shared);
+        let answer = move |to: ReplyTo, reply| {
+            shared.inboxes[usize::from(to.shard.get())].send(InboxMessage::Control(to, reply));
+        };
+        let call = WorkerCall { to, message };
+        self.shared.workers.pass_on(kind, &peer.identity, call, Arc::new(answer)).map(|()| None)
     }
 
     fn shutdown_asked(&self) -> ControlReply {

@@ -15,9 +15,9 @@ pub(super) const UNDER_WAY_MAX: u32 = 64;
 
 /// A request to a worker.
 #[derive(Debug)]
-pub(super) struct WorkerCall {
-    pub(super) to: ReplyTo,
-    pub(super) message: Vec<u8>,
+pub(crate) struct WorkerCall {
+    pub(crate) to: ReplyTo,
+    pub(crate) message: Vec<u8>,
 }
 
 /// A worker process, among all that the node has started.
@@ -155,6 +155,11 @@ impl WorkerTable {
             uptime_s: entry.since.elapsed().as_secs(),
         };
         workers.map(status).collect()
+    }
+
+    /// Whether the node ends.
+    pub(super) const fn is_over(&self) -> bool {
+        self.is_over
     }
 
     /// Takes no more calls. Returns the threads to wait for.
