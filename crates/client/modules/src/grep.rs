@@ -8,6 +8,8 @@
 //! `-o -x`), and warnings about patterns, which are not given. A back-reference is not a regular expression: such patterns are refused by
 //! [`PatternError::NeedsRealGrep`].
 
+use serde::{Deserialize, Serialize};
+
 mod bracket;
 mod globs;
 mod matcher;
@@ -22,7 +24,7 @@ pub use printer::{FileOutcome, GrepPrinter};
 pub use scan::{GrepLine, GrepLineKind, GrepPartial, GrepScanner};
 
 /// How patterns are written.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 pub enum PatternSyntax {
     /// Basic regular expressions.
     #[default]
@@ -34,7 +36,7 @@ pub enum PatternSyntax {
 }
 
 /// What is printed of a file.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 pub enum GrepReport {
     /// The selected lines, and those around them.
     #[default]
@@ -52,7 +54,7 @@ pub enum GrepReport {
 }
 
 /// What decides which lines are selected, and how they are printed.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 pub struct GrepOptions {
     /// How patterns are written.
     pub syntax: PatternSyntax,

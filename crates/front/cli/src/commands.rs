@@ -28,5 +28,6 @@ pub mod stage;
 pub mod stat;
 pub mod status;
 pub mod ticket;
+pub mod tool;
 pub mod up;
 pub mod worker;

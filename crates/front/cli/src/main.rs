@@ -23,8 +23,8 @@ use clap::{Parser, Subcommand};
 use cluster::ClusterTarget;
 use commands::{
     acknowledge, attach, bench, data, dataset, df, down, events, fault, files, host_start, job,
-    key, kv, logs, ls, mount, node, object, run, scrub, set, stage, stat, status, ticket, up,
-    worker,
+    key, kv, logs, ls, mount, node, object, run, scrub, set, stage, stat, status, ticket, tool,
+    up, worker,
 };
 use failure::{CommandFailure, EXIT_CODES};
 
@@ -96,6 +96,7 @@ enum TopCommand {
     Ticket(ticket::TicketArgs),
     Key(key::KeyArgs),
     Job(job::JobArgs),
+    Grep(tool::GrepCommand),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
     BenchPeer(bench::PeerArgs),
@@ -189,6 +190,7 @@ fn carry_out(command: TopCommand, target: &ClusterTarget) -> Result<(), CommandF
         TopCommand::Bench(args) => bench::run(&args),
         TopCommand::BenchPeer(args) => bench::peer(&args),
         TopCommand::Job(args) => job::run(&args, target),
+        TopCommand::Grep(args) => tool::grep(&args, target),
         TopCommand::Worker(args) => worker::run(&args),
     }
 }

@@ -1,6 +1,6 @@
 //! `samite job`: work that is done beside the data.
 
-mod driving;
+pub mod driving;
 mod store_output;
 
 use std::ffi::OsString;
@@ -222,7 +222,7 @@ fn list(records: &JobRecords, json: bool) -> Result<(), CommandFailure> {
 }
 
 /// What was read, moved and returned.
-fn summary(job: &JobRecord) -> String {
+pub fn summary(job: &JobRecord) -> String {
     format!(
         "job {} {}: {} of {} tasks, {} records or files, {} local, {} moved, {} returned, {:.2} s",
         job.id,

@@ -43,28 +43,11 @@ pub fn run(args: &RunJobArgs, target: &ClusterTarget) -> Result<(), CommandFailu
     // Before anything is written down.
     args.input(&call)?;
     let is_detached = args.job_id.is_some();
-    let ended = Arc::new(AtomicBool::new(false));
-    if !args.detach {
-        let asked = Arc::clone(&ended);
-        signals::on_stop(move || {
-            asked.store(true, Ordering::Release);
-            std::thread::sleep(SIGNAL_PATIENCE);
-            std::process::exit(INTERRUPTED_CODE);
-        })?;
-    }
+    let ended = if args.detach { Arc::default() } else { end_by_signal()? };
     let client = target.connect()?;
     let id =
         args.job_id.clone().unwrap_or_else(|| format!("{:08x}", SystemEntropy.next_u64() as u32));
-    let records = JobRecords::new(&client);
-    let mut job = DrivenJob {
-        record: new_record(&id, args),
-        began: Instant::now(),
-        ended,
-        written: Instant::now(),
-        looked: Instant::now(),
-        records,
-    };
-    job.records.write(&job.record)?;
+    let mut job = DrivenJob::begin(&client, new_record(&id, args), ended)?;
     if args.detach {
         return detach(&id, target);
     }
@@ -74,6 +57,18 @@ pub fn run(args: &RunJobArgs, target: &ClusterTarget) -> Result<(), CommandFailu
         tell_end(args, &job.record);
     }
     exit_as(done?.exit_code)
+}
+
+/// Becomes true when a signal asks for the end.
+fn end_by_signal() -> Result<Arc<AtomicBool>, CommandFailure> {
+    let ended = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&ended);
+    signals::on_stop(move || {
+        asked.store(true, Ordering::Release);
+        std::thread::sleep(SIGNAL_PATIENCE);
+        std::process::exit(INTERRUPTED_CODE);
+    })?;
+    Ok(ended)
 }
 
 /// The line at the end.
@@ -87,14 +82,18 @@ fn tell_end(args: &RunJobArgs, record: &JobRecord) {
 }
 
 fn new_record(id: &str, args: &RunJobArgs) -> JobRecord {
-    let now = SystemClock.realtime().as_secs();
-    let system = rustix::system::uname();
     let text = |word: &OsString| word.to_string_lossy().into_owned();
     let mut words: Vec<String> = Vec::new();
     if let Some(dataset) = &args.dataset {
         words.extend(["--dataset".into(), dataset.clone()]);
     }
     words.extend(args.words.iter().map(text));
+    record_of_words(id, words)
+}
+
+fn record_of_words(id: &str, words: Vec<String>) -> JobRecord {
+    let now = SystemClock.realtime().as_secs();
+    let system = rustix::system::uname();
     JobRecord {
         id: id.to_owned(),
         state: JobState::Running,
@@ -152,7 +151,36 @@ struct DrivenJob {
     ended: Arc<AtomicBool>,
 }
 
+/// Drives a planned job of a command of its own, whose result goes to `out`. Returns its exit code
+/// and how it went.
+pub fn drive_tool(
+    client: &Client,
+    words: Vec<String>,
+    (plan, options): (&JobPlan, &mut JobOptions<'_>),
+    out: &mut dyn Write,
+) -> Result<(u8, JobRecord), CommandFailure> {
+    let ended = end_by_signal()?;
+    let id = format!("{:08x}", SystemEntropy.next_u64() as u32);
+    options.id = samite_job::parse_job_id(&id)?;
+    let mut job = DrivenJob::begin(client, record_of_words(&id, words), ended)?;
+    let done = job.drive(false, client, (plan, options), out).map_err(CommandFailure::from);
+    job.end(&done);
+    Ok((done?.exit_code, job.record))
+}
+
 impl DrivenJob {
+    /// Writes down that the job begins.
+    fn begin(
+        client: &Client,
+        record: JobRecord,
+        ended: Arc<AtomicBool>,
+    ) -> Result<Self, CommandFailure> {
+        let (now, records) = (Instant::now(), JobRecords::new(client));
+        let job = Self { record, began: now, ended, written: now, looked: now, records };
+        job.records.write(&job.record)?;
+        Ok(job)
+    }
+
     fn carry_out(
         &mut self,
         args: &RunJobArgs,
@@ -163,28 +191,28 @@ impl DrivenJob {
         let plan = samite_job::plan(client, &context, &args.input(&call)?)?;
         let id = samite_job::parse_job_id(&self.record.id)?;
         let (arguments, limits) = (call.arguments, args.limits());
-        let options = JobOptions { id, module, arguments, limits, output_max: args.output_limit };
+        let options = JobOptions { id, module, arguments, limits, output_max: args.output_limit, unneeded: None };
         if let Some(path) = &args.output {
             let fs = FileSystem::open(client, FILES_DATASET)?;
             let mut out = StoreOutput::begin(fs, context, path.bytes(), &self.record.id)?;
-            let report = self.drive(args, client, (&plan, &options), &mut out)?;
+            let report = self.drive(args.quiet, client, (&plan, &options), &mut out)?;
             out.finish()?;
             return Ok(report);
         }
         let mut out = std::io::BufWriter::with_capacity(64 << 10, std::io::stdout().lock());
-        let report = self.drive(args, client, (&plan, &options), &mut out)?;
+        let report = self.drive(args.quiet, client, (&plan, &options), &mut out)?;
         out.flush().doing("write to standard output")?;
         Ok(report)
     }
 
     fn drive(
         &mut self,
-        args: &RunJobArgs,
+        is_quiet: bool,
         client: &Client,
         (plan, options): (&JobPlan, &JobOptions<'_>),
         out: &mut dyn Write,
     ) -> SamiteResult<JobReport> {
-        let is_shown = !args.quiet && std::io::stderr().is_terminal();
+        let is_shown = !is_quiet && std::io::stderr().is_terminal();
         let bar = if is_shown { new_bar(plan) } else { ProgressBar::hidden() };
         let mut tell = |progress: &JobProgress| {
             draw(&bar, progress);
@@ -261,7 +289,7 @@ impl DrivenJob {
     }
 }
 
-fn umask() -> u32 {
+pub fn umask() -> u32 {
     // The only way to read the umask is to set it; no other thread makes files at this point.
     let umask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(umask);
