@@ -8,6 +8,10 @@
 
 mod piece;
 
+pub mod gensort;
 pub mod grep;
+pub mod sum;
+pub mod valsort;
+pub mod wc;
 
 pub use piece::{FilePiece, LineEnding};
