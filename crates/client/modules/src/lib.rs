@@ -10,6 +10,7 @@ mod piece;
 
 pub mod gensort;
 pub mod grep;
+pub mod sort;
 pub mod sum;
 pub mod valsort;
 pub mod wc;
