@@ -8,6 +8,7 @@
 
 mod piece;
 
+pub mod count;
 pub mod gensort;
 pub mod grep;
 pub mod sort;

@@ -66,13 +66,11 @@ impl GrepMatcher {
         let library = translate(&lines, &options, PatternReader::Library)?;
         let is_left = options.syntax != PatternSyntax::Fixed
             && lines.iter().any(|line| syntax::is_left_to_library(line));
-        if is_left && options.words {
-            return Err(PatternError::NeedsRealGrep("whole words with [= or [."));
+        let selected = translate(&lines, &options, PatternReader::Automaton)?;
+        // There, both readings select.
+        if is_left && (options.words || selected != library) {
+            return Err(PatternError::NeedsRealGrep("[= or [. in such a pattern"));
         }
-        let selected = match is_left {
-            true => library.clone(),
-            false => translate(&lines, &options, PatternReader::Automaton)?,
-        };
         let selector = match lines.is_empty() {
             true => LineSelector::Nothing,
             false => selector(&bounded(selected, &options))?,
