@@ -8,6 +8,12 @@
 
 mod piece;
 
+pub mod count;
+pub mod gensort;
 pub mod grep;
+pub mod sort;
+pub mod sum;
+pub mod valsort;
+pub mod wc;
 
 pub use piece::{FilePiece, LineEnding};

@@ -56,17 +56,21 @@ impl GrepMatcher {
     pub fn new(patterns: &[&[u8]], options: GrepOptions) -> Result<Self, PatternError> {
         let lines: Vec<&[u8]> =
             patterns.iter().flat_map(|text| text.split(|byte| *byte == b'\n')).collect();
+        let selects_nothing = selects_nothing(&lines, &options);
+        if selects_nothing && options.report != GrepReport::NamesWithout {
+            // grep does not read the patterns, either.
+            let selector = LineSelector::Nothing;
+            return Ok(GrepMatcher { options, selector, parts: None, selects_nothing });
+        }
         // First the library's reading, whose complaints count.
         let library = translate(&lines, &options, PatternReader::Library)?;
         let is_left = options.syntax != PatternSyntax::Fixed
             && lines.iter().any(|line| syntax::is_left_to_library(line));
-        if is_left && options.words {
-            return Err(PatternError::NeedsRealGrep("whole words with [= or [."));
+        let selected = translate(&lines, &options, PatternReader::Automaton)?;
+        // There, both readings select.
+        if is_left && (options.words || selected != library) {
+            return Err(PatternError::NeedsRealGrep("[= or [. in such a pattern"));
         }
-        let selected = match is_left {
-            true => library.clone(),
-            false => translate(&lines, &options, PatternReader::Automaton)?,
-        };
         let selector = match lines.is_empty() {
             true => LineSelector::Nothing,
             false => selector(&bounded(selected, &options))?,
@@ -77,13 +81,6 @@ impl GrepMatcher {
             true => Some(PartMatcher::new(library, &options)?),
             false => None,
         };
-        let all_empty = lines.iter().all(|line| line.is_empty());
-        let bounded = options.words || options.whole_lines;
-        let never = match lines.is_empty() {
-            true => !options.invert,
-            false => all_empty && options.invert && !bounded,
-        };
-        let selects_nothing = never || options.max_count == Some(0);
         Ok(GrepMatcher { options, selector, parts, selects_nothing })
     }
 
@@ -136,6 +133,16 @@ impl GrepMatcher {
             }
         }
     }
+}
+
+/// Whether no line of any file is selected, as the options and the emptiness of patterns say.
+fn selects_nothing(patterns: &[&[u8]], options: &GrepOptions) -> bool {
+    let bounded = options.words || options.whole_lines;
+    let never = match patterns.is_empty() {
+        true => !options.invert,
+        false => patterns.iter().all(|line| line.is_empty()) && options.invert && !bounded,
+    };
+    never || options.max_count == Some(0)
 }
 
 /// End of the line of `region` in which `at` lies.

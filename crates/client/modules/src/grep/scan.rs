@@ -75,6 +75,9 @@ impl<'m> GrepScanner<'m> {
         is_binary: bool,
         more: &mut dyn FnMut(&mut Vec<u8>) -> Result<bool, E>,
     ) -> Result<GrepPartial, E> {
+        if self.matcher.selects_nothing() {
+            return Ok(GrepPartial::default());
+        }
         let ending = if is_binary { LineEnding::NewlineOrNul } else { LineEnding::Newline };
         let lines = piece.lines(ending, more)?;
         let mut partial = GrepPartial::default();
