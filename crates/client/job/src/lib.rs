@@ -14,6 +14,6 @@ mod task_table;
 mod walk;
 
 pub use driver::{JobOptions, JobProgress, JobReport, TaskReport, UnneededPieces, run};
-pub use plan::{InputSelection, JobPlan, plan, plan_files};
+pub use plan::{InputSelection, JobPlan, PieceCut, PlannedTask, plan, plan_files};
 pub use records::{JOBS_DATASET, JobRecord, JobRecords, JobState, TaskRecord, parse_job_id};
 pub use walk::{FileWalk, InputFile};

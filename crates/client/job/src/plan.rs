@@ -113,7 +113,7 @@ pub fn plan(client: &Client, who: &CallerContext, input: &InputSelection) -> Res
             for path in paths {
                 walk.named(path)?;
             }
-            plan_files(&fs, dataset, &walk.found)
+            plan_files(&fs, dataset, &walk.found, PieceCut::ByNode)
         }
         InputSelection::Records { dataset, is_raw, range } => {
             plan_records(client, dataset, *is_raw, range)
@@ -139,14 +139,34 @@ struct TaskCutter<'a> {
     plan: JobPlan,
 }
 
+/// How files are cut into the pieces of tasks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PieceCut {
+    /// A task has what lies at one node.
+    #[default]
+    ByNode,
+    /// So, and a file is one piece, at the node with its beginning.
+    WholeFiles,
+    /// A task has what lies one after the other in the input, wherever that is.
+    InOrder,
+}
+
 /// Plans a job over files that were found.
 ///
 /// # Errors
 /// As of the store.
-pub fn plan_files(fs: &FileSystem, dataset: &str, files: &[InputFile]) -> Result<JobPlan> {
+pub fn plan_files(
+    fs: &FileSystem,
+    dataset: &str,
+    files: &[InputFile],
+    cut: PieceCut,
+) -> Result<JobPlan> {
     let bytes = files.iter().map(|file| file.size).sum::<u64>();
     let nodes = fs.client().map()?.nodes().len().max(1) as u64;
-    let listed = files.iter().map(|file| JobFile { path: file.path.clone(), size: file.size });
+    let listed = files.iter().map(|file| {
+        let (path, size, is_directory) = (file.path.clone(), file.size, file.is_directory);
+        JobFile { path, size, is_directory }
+    });
     let plan = JobPlan {
         input: JobInput::Files(listed.collect()),
         pieces: Vec::new(),
@@ -163,13 +183,20 @@ pub fn plan_files(fs: &FileSystem, dataset: &str, files: &[InputFile]) -> Result
             let is_small = file.size <= INLINE_LEN_MAX;
             let place = |at| if is_small { file.home } else { fs.data_partition(file.ino, at) };
             let home = place(at);
-            let node = fs.dataset().node_of(home)?;
+            let node = match (cut, cutter.drafts.first_key_value()) {
+                (PieceCut::InOrder, Some((node, _))) => *node,
+                _ => fs.dataset().node_of(home)?,
+            };
             let start = at;
             // Chunks of the same node that lie one after the other.
             loop {
                 at = file.size.min((at / chunk_len + 1) * chunk_len);
+                if cut == PieceCut::WholeFiles {
+                    at = file.size;
+                }
                 let goes_on = at < file.size && at - start < task_bytes;
-                if !goes_on || fs.dataset().node_of(place(at))? != node {
+                let is_anywhere = cut == PieceCut::InOrder;
+                if !goes_on || !is_anywhere && fs.dataset().node_of(place(at))? != node {
                     break;
                 }
             }
@@ -191,7 +218,7 @@ impl TaskCutter<'_> {
         let draft = self.drafts.entry(node).or_default();
         if draft.files.last().is_none_or(|last| last.number != number) {
             draft.paths += file.path.len();
-            let InputFile { path, ino, size, home } = file;
+            let InputFile { path, ino, size, home, .. } = file;
             let (path, ino, size, home) = (path.clone(), *ino, *size, *home);
             draft.files.push(OrderedFile { number, path, ino, size, home });
         }

@@ -14,6 +14,8 @@ pub struct InputFile {
     pub size: u64,
     /// The partition of its name, which has the data of small files.
     pub home: PartitionId,
+    /// It is a directory, which counts as an empty file.
+    pub is_directory: bool,
 }
 
 /// Finds files by names and below directories.
@@ -58,7 +60,8 @@ impl FileWalk<'_> {
             (self.failed)(path, Error::new(ErrorKind::IsDirectory, words))?;
             if self.keeps_directories {
                 let home = self.fs.entry_partition(attr.ino, b".");
-                self.found.push(InputFile { path: path.to_vec(), ino: attr.ino, size: 0, home });
+                let (path, ino) = (path.to_vec(), attr.ino);
+                self.found.push(InputFile { path, ino, size: 0, home, is_directory: true });
             }
             return Ok(());
         }
@@ -82,7 +85,8 @@ impl FileWalk<'_> {
         if let Err(error) = self.fs.access(self.who, &path, 4, true) {
             return (self.failed)(&path, error);
         }
-        self.found.push(InputFile { path, ino: attr.ino, size: attr.size, home });
+        let (ino, size) = (attr.ino, attr.size);
+        self.found.push(InputFile { path, ino, size, home, is_directory: false });
         Ok(())
     }
 

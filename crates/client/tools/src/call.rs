@@ -20,6 +20,8 @@ pub struct ToolCall {
     pub is_recursive: bool,
     /// A directory that is an error counts as an empty file, too.
     pub keeps_directories: bool,
+    /// A file is read by one task.
+    pub needs_whole_files: bool,
     /// Which files are read.
     pub globs: FileGlobs,
     /// Files that cannot be read are passed over in silence.
@@ -45,6 +47,7 @@ impl ToolCall {
             paths,
             is_recursive: false,
             keeps_directories: false,
+            needs_whole_files: false,
             globs: FileGlobs::default(),
             is_silent: false,
             trouble_code: 1,

@@ -2,11 +2,23 @@
 //! carries out tasks over pieces of files by the kernels of `samite_modules`, and joins what they
 //! give to what the tool of GNU prints.
 
-pub mod call;
+mod call;
+mod count;
 mod frames;
-pub mod grep;
+mod generate;
+mod grep;
+mod lines;
+mod pieces;
+pub mod sort;
+mod sum;
+mod valsort;
+mod wc;
 
 pub use call::{InputComplaint, ToolCall, UnneededRule};
-pub use grep::GrepArgs;
-
-
+pub use count::{CountArgs, CountModule};
+pub use generate::{GenArgs, GenModule};
+pub use grep::{GrepArgs, GrepModule};
+pub use sort::{CheckModule, MergeModule, RunModule, SampleModule, SortArgs, SortCall, SortRule};
+pub use sum::{SumAlgorithm, SumArgs, SumModule};
+pub use valsort::{ValsortArgs, ValsortModule};
+pub use wc::{WcArgs, WcModule};

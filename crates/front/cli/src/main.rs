@@ -97,6 +97,12 @@ enum TopCommand {
     Key(key::KeyArgs),
     Job(job::JobArgs),
     Grep(tool::GrepCommand),
+    Wc(tool::WcCommand),
+    Sort(tool::SortCommand),
+    Count(tool::CountCommand),
+    Sum(tool::SumCommand),
+    Gen(tool::GenCommand),
+    Valsort(tool::ValsortCommand),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
     BenchPeer(bench::PeerArgs),
@@ -191,6 +197,12 @@ fn carry_out(command: TopCommand, target: &ClusterTarget) -> Result<(), CommandF
         TopCommand::BenchPeer(args) => bench::peer(&args),
         TopCommand::Job(args) => job::run(&args, target),
         TopCommand::Grep(args) => tool::grep(&args, target),
+        TopCommand::Sort(args) => tool::sort(&args, target),
+        TopCommand::Wc(args) => tool::wc(&args, target),
+        TopCommand::Count(args) => tool::count(&args, target),
+        TopCommand::Sum(args) => tool::sum(&args, target),
+        TopCommand::Gen(args) => tool::generate(&args, target),
+        TopCommand::Valsort(args) => tool::valsort(&args, target),
         TopCommand::Worker(args) => worker::run(&args),
     }
 }

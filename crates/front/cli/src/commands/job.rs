@@ -1,7 +1,7 @@
 //! `samite job`: work that is done beside the data.
 
 pub mod driving;
-mod store_output;
+pub mod store_output;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;

@@ -1,15 +1,26 @@
 //! The tools that everybody knows, run where the files lie: `samite grep` and the like.
 
+mod draft;
+mod generate;
+mod sort;
+
 use std::io::{self, IsTerminal, Write};
 use std::ops::Range;
 
 use samite_fs::{CallerContext, FileSystem};
-use samite_job::{FileWalk, InputFile, JobOptions, JobRecord};
-use samite_tools::{GrepArgs, InputComplaint, ToolCall};
-use samite_types::{Error, Result as SamiteResult};
+use samite_job::{FileWalk, InputFile, JobOptions, JobRecord, PieceCut};
+use samite_tools::{
+    CountArgs, GrepArgs, InputComplaint, SumArgs, ToolCall, ValsortArgs, WcArgs,
+};
+use samite_types::{Error, ErrorKind, Result as SamiteResult};
+use samite_worker::Module;
 use samite_worker::messages::JobLimits;
 
-use super::job::{driving, summary};
+use super::job::driving::{self, ToolJob};
+use super::job::summary;
+pub use generate::{GenCommand, generate};
+pub use sort::{SortCommand, sort};
+
 use crate::cluster::{ClusterTarget, FILES_DATASET};
 use crate::failure::{CommandFailure, ExitCode};
 use crate::output::{complain, escaped};
@@ -45,14 +56,85 @@ Examples:
 )]
 pub struct GrepCommand {
     #[command(flatten)]
-    grep: GrepArgs,
+    tool: GrepArgs,
+    #[command(flatten)]
+    run: ToolRunArgs,
+}
+
+/// Count lines, words and bytes of files
+///
+/// Options and output are those of GNU wc under LC_ALL=C, and -r.
+#[derive(clap::Args)]
+#[command(
+    args_override_self = true,
+    after_help = "Examples:\n  samite wc /logs/today\n  samite wc -rl /src"
+)]
+pub struct WcCommand {
+    #[command(flatten)]
+    tool: WcArgs,
+    #[command(flatten)]
+    run: ToolRunArgs,
+}
+
+/// Print the most frequent words of files, and how often each is there
+///
+/// Words lie between white space. Equally frequent ones come in the order of their bytes.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  samite count /book\n  samite count -k 100 -r /books")]
+pub struct CountCommand {
+    #[command(flatten)]
+    tool: CountArgs,
+    #[command(flatten)]
+    run: ToolRunArgs,
+}
+
+/// Print checksums of files
+///
+/// CRC-32C is summed up where the data lie. XXH3 and SHA-256 need the bytes of a file one after the other: one task reads it.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  samite sum /data/a /data/b\n  samite sum -a sha256 -r /data")]
+pub struct SumCommand {
+    #[command(flatten)]
+    tool: SumArgs,
+    #[command(flatten)]
+    run: ToolRunArgs,
+}
+
+/// Check the order of the records of the sort benchmark, and print their checksum
+///
+/// Prints what valsort does, to standard output. Exits with 1 if they are out of order.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  samite valsort /sorted")]
+pub struct ValsortCommand {
+    #[command(flatten)]
+    tool: ValsortArgs,
     #[command(flatten)]
     run: ToolRunArgs,
 }
 
 /// Searches.
 pub fn grep(args: &GrepCommand, target: &ClusterTarget) -> Result<(), CommandFailure> {
-    run(args.grep.call(), &args.run, target)
+    run(args.tool.call(), &args.run, target)
+}
+
+/// Counts lines, words and bytes.
+pub fn wc(args: &WcCommand, target: &ClusterTarget) -> Result<(), CommandFailure> {
+    run(args.tool.call(), &args.run, target)
+}
+
+/// Counts words.
+pub fn count(args: &CountCommand, target: &ClusterTarget) -> Result<(), CommandFailure> {
+    run(args.tool.call(), &args.run, target)
+}
+
+/// Sums up.
+pub fn sum(args: &SumCommand, target: &ClusterTarget) -> Result<(), CommandFailure> {
+    run(args.tool.call(), &args.run, target)
+}
+
+/// Checks the order.
+pub fn valsort(args: &ValsortCommand, target: &ClusterTarget) -> Result<(), CommandFailure> {
+    run(args.tool.call(), &args.run, target)
 }
 
 /// Runs a tool and exits as it does.
@@ -87,26 +169,23 @@ fn carry_out(
     let fs = FileSystem::open(&client, FILES_DATASET)?;
     let context = CallerContext::of_process(driving::umask());
     let (found, has_trouble) = find(call, &fs, &context)?;
-    let plan = samite_job::plan_files(&fs, FILES_DATASET, &found)?;
+    let cut = if call.needs_whole_files { PieceCut::WholeFiles } else { PieceCut::ByNode };
+    let plan = samite_job::plan_files(&fs, FILES_DATASET, &found, cut)?;
     let ranges = file_ranges(&plan.pieces);
     let unneeded = |output: &_| call.unneeded.and_then(|rule| rule(&call.arguments, &ranges, output));
-    let mut options = JobOptions {
-        id: 0,
-        module: call.module,
-        arguments: call.arguments.clone(),
-        limits: JobLimits { cores: args.cores, task_ms: 0 },
-        output_max: args.output_limit,
+    let options = JobOptions {
         unneeded: call.unneeded.is_some().then_some(&unneeded),
+        ..args.options(call.module, call.arguments.clone())
     };
-    let words = std::env::args_os().skip(1);
-    let words = words.map(|word| word.to_string_lossy().into_owned()).collect();
+    let mut job = ToolJob::begin(&client, words())?;
     let mut out = PipedOutput::new();
-    let (code, record) =
-        driving::drive_tool(&client, words, (&plan, &mut options), &mut out)?;
-    out.flush().map_err(|error| CommandFailure::failed(format!("write the output: {error}")))?;
-    if args.stats || io::stderr().is_terminal() {
-        tell(&record);
-    }
+    let code = job.run(&plan, options, &mut out).and_then(|code| {
+        let flushed = out.flush();
+        flushed.map_err(|error| Error::new(ErrorKind::Io, format!("write the output: {error}")))?;
+        Ok(code)
+    });
+    let (code, record) = job.end(code.map_err(CommandFailure::from))?;
+    args.tell(&record);
     Ok(match (has_trouble, code) {
         (true, 0) if call.success_stands => 0,
         (true, _) => call.trouble_code,
@@ -114,8 +193,29 @@ fn carry_out(
     })
 }
 
-fn tell(record: &JobRecord) {
-    complain(summary(record));
+/// The words of this command.
+fn words() -> Vec<String> {
+    std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
+impl ToolRunArgs {
+    fn options<'a>(&self, module: &'a dyn Module, arguments: Vec<u8>) -> JobOptions<'a> {
+        JobOptions {
+            id: 0,
+            module,
+            arguments,
+            limits: JobLimits { cores: self.cores, task_ms: 0 },
+            output_max: self.output_limit,
+            unneeded: None,
+        }
+    }
+
+    /// What was read where it lies, moved and returned.
+    fn tell(&self, record: &JobRecord) {
+        if self.stats || io::stderr().is_terminal() {
+            complain(summary(record));
+        }
+    }
 }
 
 /// The files that are named, and whether some of them cannot be read: that is said.

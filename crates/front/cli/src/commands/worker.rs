@@ -12,13 +12,27 @@ use samite_types::NodeId;
 use samite_wire::worker::WorkerKind;
 use samite_worker::input::WorkerPlace;
 use samite_worker::runtime::{WorkerSettings, serve};
-use samite_tools::grep::GrepModule;
-use samite_worker::{ModuleRegistry, WordCount};
+use samite_tools::{
+    CheckModule, CountModule, GenModule, GrepModule, MergeModule, RunModule, SampleModule,
+    SumModule, ValsortModule, WcModule,
+};
+use samite_worker::ModuleRegistry;
 
 use crate::failure::{CommandFailure, IoContext};
 
 /// The modules that this program has.
-pub const MODULES: ModuleRegistry = ModuleRegistry(&[&WordCount, &GrepModule]);
+pub const MODULES: ModuleRegistry = ModuleRegistry(&[
+    &GrepModule,
+    &WcModule,
+    &CountModule,
+    &SumModule,
+    &GenModule,
+    &ValsortModule,
+    &CheckModule,
+    &SampleModule,
+    &RunModule,
+    &MergeModule,
+]);
 
 /// Longest time of a request of a worker: a node that dies is waited for.
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -20,6 +20,7 @@ use samite_launch::process;
 use samite_types::{
     Clock, Entropy, Error, ErrorKind, Result as SamiteResult, SystemClock, SystemEntropy,
 };
+use samite_worker::messages::TaskCounts;
 use samite_worker::{Module, ModuleCall};
 
 use super::store_output::StoreOutput;
@@ -38,7 +39,7 @@ const SIGNAL_PATIENCE: Duration = Duration::from_secs(3);
 const INTERRUPTED_CODE: i32 = 130;
 
 /// Runs a job here, or begins one that runs on by itself.
-pub fn run(args: &RunJobArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
+pub(super) fn run(args: &RunJobArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let (module, call) = args.module()?;
     // Before anything is written down.
     args.input(&call)?;
@@ -149,23 +150,69 @@ struct DrivenJob {
     looked: Instant,
     /// A signal has asked for its end.
     ended: Arc<AtomicBool>,
+    /// Of parts that are over.
+    before: TaskCounts,
+    tasks_before: usize,
 }
 
-/// Drives a planned job of a command of its own, whose result goes to `out`. Returns its exit code
-/// and how it went.
-pub fn drive_tool(
-    client: &Client,
-    words: Vec<String>,
-    (plan, options): (&JobPlan, &mut JobOptions<'_>),
-    out: &mut dyn Write,
-) -> Result<(u8, JobRecord), CommandFailure> {
-    let ended = end_by_signal()?;
-    let id = format!("{:08x}", SystemEntropy.next_u64() as u32);
-    options.id = samite_job::parse_job_id(&id)?;
-    let mut job = DrivenJob::begin(client, record_of_words(&id, words), ended)?;
-    let done = job.drive(false, client, (plan, options), out).map_err(CommandFailure::from);
-    job.end(&done);
-    Ok((done?.exit_code, job.record))
+/// The job of a command of its own, which may have several parts, one after the other.
+pub struct ToolJob<'a> {
+    client: &'a Client,
+    job: DrivenJob,
+    id: u64,
+    done: JobReport,
+}
+
+impl<'a> ToolJob<'a> {
+    /// Writes down that it begins; it ends by a signal, too.
+    pub fn begin(client: &'a Client, words: Vec<String>) -> Result<Self, CommandFailure> {
+        let ended = end_by_signal()?;
+        let name = format!("{:08x}", SystemEntropy.next_u64() as u32);
+        let id = samite_job::parse_job_id(&name)?;
+        let job = DrivenJob::begin(client, record_of_words(&name, words), ended)?;
+        let (tasks, counts) = (Vec::new(), TaskCounts::default());
+        let done = JobReport { exit_code: 0, tasks, counts, time: Duration::ZERO };
+        Ok(Self { client, job, id, done })
+    }
+
+    /// Its number, as it is shown.
+    pub fn id(&self) -> &str {
+        &self.job.record.id
+    }
+
+    /// Carries out the next part, whose result goes to `out`. Returns its exit code.
+    pub fn run(
+        &mut self,
+        plan: &JobPlan,
+        mut options: JobOptions<'_>,
+        out: &mut dyn Write,
+    ) -> SamiteResult<u8> {
+        options.id = self.id;
+        // Workers tell the parts apart by it.
+        self.id += 1 << 32;
+        let report = self.job.drive(false, self.client, (plan, &options), out)?;
+        self.job.before.add(&report.counts);
+        self.job.tasks_before += report.tasks.len();
+        self.done.counts.add(&report.counts);
+        self.done.tasks.extend(report.tasks);
+        self.done.exit_code = report.exit_code;
+        Ok(report.exit_code)
+    }
+
+    /// Writes down how it has ended.
+    pub fn end<T>(mut self, done: Result<T, CommandFailure>) -> Result<(T, JobRecord), CommandFailure> {
+        match done {
+            Ok(result) => {
+                self.job.end(&Ok(self.done));
+                Ok((result, self.job.record))
+            }
+            Err(failure) => {
+                let again = CommandFailure::new(failure.code, failure.message.clone());
+                self.job.end(&Err(failure));
+                Err(again)
+            }
+        }
+    }
 }
 
 impl DrivenJob {
@@ -176,7 +223,10 @@ impl DrivenJob {
         ended: Arc<AtomicBool>,
     ) -> Result<Self, CommandFailure> {
         let (now, records) = (Instant::now(), JobRecords::new(client));
-        let job = Self { record, began: now, ended, written: now, looked: now, records };
+        let (before, tasks_before) = (TaskCounts::default(), 0);
+        let (began, written, looked) = (now, now, now);
+        let job =
+            Self { record, began, ended, written, looked, records, before, tasks_before };
         job.records.write(&job.record)?;
         Ok(job)
     }
@@ -244,9 +294,12 @@ impl DrivenJob {
     }
 
     fn note(&mut self, progress: &JobProgress) {
-        let JobProgress { tasks_done, tasks, bytes, counts } = *progress;
+        let JobProgress { tasks_done, tasks, bytes, mut counts } = *progress;
+        counts.add(&self.before);
         let record = &mut self.record;
-        (record.tasks, record.tasks_done, record.bytes) = (tasks, tasks_done, bytes);
+        record.tasks = tasks + self.tasks_before;
+        record.tasks_done = tasks_done + self.tasks_before;
+        record.bytes = bytes;
         record.records = counts.records;
         record.bytes_local = counts.bytes_local;
         record.bytes_moved = counts.bytes_moved;
