@@ -35,10 +35,7 @@ pub(crate) fn emit(out: &mut dyn TaskOutput, tag: u8, bytes: &[u8]) -> Result<()
 ///
 /// # Errors
 /// `Corrupt`: they are none; those of `visit`.
-pub(crate) fn each(
-    mut bytes: &[u8],
-    visit: &mut dyn FnMut(u8, &[u8]) -> Result<()>,
-) -> Result<()> {
+pub(crate) fn each(mut bytes: &[u8], visit: &mut dyn FnMut(u8, &[u8]) -> Result<()>) -> Result<()> {
     let mut joined: Vec<u8> = Vec::new();
     while let Some((tag, rest)) = bytes.split_first() {
         let (len, rest) = rest.split_first_chunk().ok_or_else(corrupt)?;

@@ -22,3 +22,12 @@ pub use sort::{CheckModule, MergeModule, RunModule, SampleModule, SortArgs, Sort
 pub use sum::{SumAlgorithm, SumArgs, SumModule};
 pub use valsort::{ValsortArgs, ValsortModule};
 pub use wc::{WcArgs, WcModule};
+
+/// Whether a name is like a glob, as fnmatch has it in the C locale.
+#[must_use]
+pub fn is_like(glob: &[u8], name: &[u8]) -> bool {
+    // What is added last decides, and a name has no slashes.
+    let mut globs = samite_modules::grep::FileGlobs::default();
+    globs.add(true, glob);
+    globs.admits(name)
+}

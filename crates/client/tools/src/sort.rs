@@ -258,8 +258,7 @@ pub fn plan_merge(
         let Some(first) = ordered.first() else { continue };
         let home = output.map_or(first.home, |ino| fs.data_partition(ino, *offset));
         let node = fs.dataset().node_of(home)?;
-        let input =
-            TaskInputOrder::Files { dataset: dataset.to_owned(), files: ordered, pieces };
+        let input = TaskInputOrder::Files { dataset: dataset.to_owned(), files: ordered, pieces };
         plan.tasks.push(PlannedTask { input, home, node, bytes });
     }
     Ok(plan)

@@ -74,8 +74,7 @@ impl WcArgs {
     }
 
     fn order_of(&self, paths: Vec<Vec<u8>>) -> ToolCall {
-        let mut fields =
-            [self.lines, self.words, self.chars, self.bytes, self.max_line_length];
+        let mut fields = [self.lines, self.words, self.chars, self.bytes, self.max_line_length];
         if fields == [false; 5] {
             fields = [true, true, false, true, false];
         }

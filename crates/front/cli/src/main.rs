@@ -22,9 +22,9 @@ use clap::{Parser, Subcommand};
 
 use cluster::ClusterTarget;
 use commands::{
-    acknowledge, attach, bench, data, dataset, df, down, events, fault, files, host_start, job,
-    key, kv, logs, ls, mount, node, object, run, scrub, set, stage, stat, status, ticket, tool,
-    up, worker,
+    acknowledge, attach, bench, data, dataset, df, down, du, events, fault, files, find,
+    host_start, job, key, kv, logs, ls, mount, node, object, run, scrub, set, stage, stat, status,
+    ticket, tool, up, worker,
 };
 use failure::{CommandFailure, EXIT_CODES};
 
@@ -85,6 +85,8 @@ enum TopCommand {
     Stat(stat::StatArgs),
     Set(set::SetArgs),
     Df(df::DfArgs),
+    Du(du::DuArgs),
+    Find(find::FindArgs),
     Kv(kv::KvArgs),
     Object(object::ObjectArgs),
     Dataset(dataset::DatasetArgs),
@@ -183,6 +185,8 @@ fn carry_out(command: TopCommand, target: &ClusterTarget) -> Result<(), CommandF
         TopCommand::Stat(args) => stat::run(&args, target),
         TopCommand::Set(args) => set::run(&args, target),
         TopCommand::Df(args) => df::run(&args, target),
+        TopCommand::Du(args) => du::run(&args, target),
+        TopCommand::Find(args) => find::run(&args, target),
         TopCommand::Kv(args) => kv::run(&args, target),
         TopCommand::Object(args) => object::run(&args, target),
         TopCommand::Dataset(args) => dataset::run(&args, target),

@@ -36,6 +36,7 @@ impl ToolFiles {
     fn new(mirror: &str) -> Self {
         let samite = Samite::new();
         samite.ok(["up", "--local", "2", "--memory", "128M", "--mirror", mirror]);
+        samite.ok(["dataset", "drop", "files"]);
         samite.ok(["dataset", "create", "files", "--chunk", "64K", "--mirror", mirror]);
         let files = Self { samite };
         std::fs::create_dir_all(files.local().join("deep/er")).unwrap();
@@ -212,7 +213,14 @@ fn random_searches_print_what_the_real_one_does() {
         }
         for _ in 0..=random.below(3) {
             let name = random.of(&[
-                "big", "crlf", "empty", "nonl", "one", "binary", "deep/late", "deep/er/long",
+                "big",
+                "crlf",
+                "empty",
+                "nonl",
+                "one",
+                "binary",
+                "deep/late",
+                "deep/er/long",
             ]);
             args.push(format!("{ROOT}/{name}"));
         }
@@ -260,8 +268,7 @@ fn words_are_counted_and_files_summed_up() {
     big.split_ascii_whitespace().for_each(|word| *counts.entry(word).or_insert(0_u64) += 1);
     let mut counts: Vec<(&str, u64)> = counts.into_iter().collect();
     counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    let expected: String =
-        counts.iter().map(|(word, count)| format!("{count} {word}\n")).collect();
+    let expected: String = counts.iter().map(|(word, count)| format!("{count} {word}\n")).collect();
     assert_eq!(files.samite.ok(["count", "-k", "0", "/data/big"]), expected);
     let first: String = expected.split_inclusive('\n').take(3).collect();
     assert_eq!(files.samite.ok(["count", "-k", "3", "/data/big"]), first);

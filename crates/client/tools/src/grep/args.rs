@@ -5,9 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Parser};
-use samite_modules::grep::{
-    FileGlobs, GrepOptions, GrepReport, PatternSyntax, patterns_of_file,
-};
+use samite_modules::grep::{FileGlobs, GrepOptions, GrepReport, PatternSyntax, patterns_of_file};
 use samite_types::{Error, ErrorKind, Result};
 
 use super::{GrepModule, GrepOrder};

@@ -144,7 +144,9 @@ impl SortArgs {
             || self.unique
             || self.field_separator.is_some();
         if record.is_some() && has_text_options {
-            return Err(invalid("records are sorted by their bytes: of the options, only -k and -s"));
+            return Err(invalid(
+                "records are sorted by their bytes: of the options, only -k and -s",
+            ));
         }
         let separator = match &self.field_separator {
             None => None,

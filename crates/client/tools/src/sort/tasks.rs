@@ -54,8 +54,7 @@ impl Module for CheckModule {
             let mut check = OrderCheck::default();
             each_lines(input, piece, &mut |bytes| {
                 let lines = FilePiece { bytes, offset: 0, before: None };
-                let Ok(next) =
-                    OrderCheck::of(&order, &lines, &mut |_| Ok::<_, Infallible>(false));
+                let Ok(next) = OrderCheck::of(&order, &lines, &mut |_| Ok::<_, Infallible>(false));
                 check.join(next, &order);
                 Ok(())
             })?;
@@ -357,7 +356,10 @@ impl Module for MergeModule {
         merge_segments(&order, &segments, &mut |bytes| writer.bytes(bytes))?;
         let whole: u64 = segments.iter().map(|segment| segment.len() as u64).sum();
         if writer.at() != at + whole {
-            return Err(Error::new(ErrorKind::Internal, "a range of the sort has changed in length"));
+            return Err(Error::new(
+                ErrorKind::Internal,
+                "a range of the sort has changed in length",
+            ));
         }
         writer.finish()
     }

@@ -9,9 +9,7 @@ use std::ops::Range;
 
 use samite_fs::{CallerContext, FileSystem};
 use samite_job::{FileWalk, InputFile, JobOptions, JobRecord, PieceCut};
-use samite_tools::{
-    CountArgs, GrepArgs, InputComplaint, SumArgs, ToolCall, ValsortArgs, WcArgs,
-};
+use samite_tools::{CountArgs, GrepArgs, InputComplaint, SumArgs, ToolCall, ValsortArgs, WcArgs};
 use samite_types::{Error, ErrorKind, Result as SamiteResult};
 use samite_worker::Module;
 use samite_worker::messages::JobLimits;
@@ -172,7 +170,8 @@ fn carry_out(
     let cut = if call.needs_whole_files { PieceCut::WholeFiles } else { PieceCut::ByNode };
     let plan = samite_job::plan_files(&fs, FILES_DATASET, &found, cut)?;
     let ranges = file_ranges(&plan.pieces);
-    let unneeded = |output: &_| call.unneeded.and_then(|rule| rule(&call.arguments, &ranges, output));
+    let unneeded =
+        |output: &_| call.unneeded.and_then(|rule| rule(&call.arguments, &ranges, output));
     let options = JobOptions {
         unneeded: call.unneeded.is_some().then_some(&unneeded),
         ..args.options(call.module, call.arguments.clone())

@@ -8,15 +8,15 @@ use std::time::Duration;
 use samite_client::runtime::{NodeEntry, RuntimeDir, TicketFile};
 use samite_client::{Client, ClientOptions, ClusterConfig};
 use samite_fs::CallerContext;
-use samite_types::NodeId;
-use samite_wire::worker::WorkerKind;
-use samite_worker::input::WorkerPlace;
-use samite_worker::runtime::{WorkerSettings, serve};
 use samite_tools::{
     CheckModule, CountModule, GenModule, GrepModule, MergeModule, RunModule, SampleModule,
     SumModule, ValsortModule, WcModule,
 };
+use samite_types::NodeId;
+use samite_wire::worker::WorkerKind;
 use samite_worker::ModuleRegistry;
+use samite_worker::input::WorkerPlace;
+use samite_worker::runtime::{WorkerSettings, serve};
 
 use crate::failure::{CommandFailure, IoContext};
 

@@ -200,7 +200,10 @@ impl<'a> ToolJob<'a> {
     }
 
     /// Writes down how it has ended.
-    pub fn end<T>(mut self, done: Result<T, CommandFailure>) -> Result<(T, JobRecord), CommandFailure> {
+    pub fn end<T>(
+        mut self,
+        done: Result<T, CommandFailure>,
+    ) -> Result<(T, JobRecord), CommandFailure> {
         match done {
             Ok(result) => {
                 self.job.end(&Ok(self.done));
@@ -225,8 +228,7 @@ impl DrivenJob {
         let (now, records) = (Instant::now(), JobRecords::new(client));
         let (before, tasks_before) = (TaskCounts::default(), 0);
         let (began, written, looked) = (now, now, now);
-        let job =
-            Self { record, began, ended, written, looked, records, before, tasks_before };
+        let job = Self { record, began, ended, written, looked, records, before, tasks_before };
         job.records.write(&job.record)?;
         Ok(job)
     }
@@ -241,7 +243,14 @@ impl DrivenJob {
         let plan = samite_job::plan(client, &context, &args.input(&call)?)?;
         let id = samite_job::parse_job_id(&self.record.id)?;
         let (arguments, limits) = (call.arguments, args.limits());
-        let options = JobOptions { id, module, arguments, limits, output_max: args.output_limit, unneeded: None };
+        let options = JobOptions {
+            id,
+            module,
+            arguments,
+            limits,
+            output_max: args.output_limit,
+            unneeded: None,
+        };
         if let Some(path) = &args.output {
             let fs = FileSystem::open(client, FILES_DATASET)?;
             let mut out = StoreOutput::begin(fs, context, path.bytes(), &self.record.id)?;

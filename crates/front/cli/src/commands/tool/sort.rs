@@ -5,9 +5,7 @@ use std::io::Write;
 use samite_fs::{CallerContext, FileSystem};
 use samite_job::{FileWalk, InputFile, JobOptions, JobPlan, PieceCut};
 use samite_tools::sort::{self, RunLengths};
-use samite_tools::{
-    InputComplaint, MergeModule, RunModule, SampleModule, SortArgs, SortCall,
-};
+use samite_tools::{InputComplaint, MergeModule, RunModule, SampleModule, SortArgs, SortCall};
 use samite_types::{Error, ErrorKind, Result as SamiteResult};
 use samite_worker::Module;
 
@@ -41,8 +39,7 @@ pub struct SortCommand {
 /// Sorts.
 pub fn sort(args: &SortCommand, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let call = args.tool.call();
-    let call =
-        call.map_err(|error| CommandFailure::usage(format!("sort: {}", error.message())))?;
+    let call = call.map_err(|error| CommandFailure::usage(format!("sort: {}", error.message())))?;
     if call.is_check {
         return super::run(Ok(call.tool), &args.run, target);
     }
@@ -113,8 +110,7 @@ impl SortWork<'_> {
         let cut = if rule.keeps_order() { PieceCut::InOrder } else { PieceCut::ByNode };
         let plan = samite_job::plan_files(self.fs, dataset, found, cut)?;
         let splitters = self.splitters(job, &plan)?;
-        let prefix =
-            [&self.call.directory, format!(".job-{}-run-", job.id()).as_bytes()].concat();
+        let prefix = [&self.call.directory, format!(".job-{}-run-", job.id()).as_bytes()].concat();
         let mut runs = Vec::new();
         for number in sort::first_pieces(&plan)? {
             let path = sort::run_path(&prefix, number);
@@ -173,7 +169,6 @@ impl SortWork<'_> {
         }
         let mut out = PipedOutput::new();
         job.run(&plan, self.options(&MergeModule, arguments), &mut out)?;
-        out.flush()
-            .map_err(|error| Error::new(ErrorKind::Io, format!("write the output: {error}")))
+        out.flush().map_err(|error| Error::new(ErrorKind::Io, format!("write the output: {error}")))
     }
 }
