@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use samite_types::ClientId;
 use serde::{Deserialize, Serialize};
 
 use crate::WireError;
@@ -51,6 +52,8 @@ pub struct WorkerStatus {
     pub uid: u32,
     /// Process id; 0: it is being started.
     pub pid: u32,
+    /// By which nodes know it as a client, once it has said so.
+    pub client: Option<ClientId>,
     /// Requests that it has not answered.
     pub under_way: u32,
     /// Requests that were passed on to it.
@@ -62,12 +65,15 @@ pub struct WorkerStatus {
 /// Length of a [`WorkerFrameHeader`], in bytes.
 pub const WORKER_HEADER_LEN: usize = 12;
 
+/// In place of a request's number: the worker is ready, and says as which client, in 8 bytes.
+pub const WORKER_READY: u64 = 0;
+
 /// Begins a message between a node and a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerFrameHeader {
     /// Bytes that follow; [`WORKER_MESSAGE_LEN_MAX`] at most.
     pub len: u32,
-    /// Number of the request; an answer has that of its request.
+    /// Number of the request; an answer has that of its request. [`WORKER_READY`]: no answer.
     pub request: u64,
 }
 

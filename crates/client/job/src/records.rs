@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use samite_client::{Client, Dataset};
 use samite_kv::KvView;
-use samite_types::{Clock, Error, ErrorKind, Result, SystemClock};
+use samite_types::{Clock, Error, ErrorKind, NodeId, Result, SystemClock};
 use samite_wire::control::SemanticsKind;
 use serde::{Deserialize, Serialize};
 
@@ -100,7 +100,7 @@ pub struct JobRecord {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TaskRecord {
     /// Where it ran.
-    pub node: String,
+    pub node: NodeId,
     /// Runs before that, at nodes that were lost.
     pub again: u32,
     /// Records or files.

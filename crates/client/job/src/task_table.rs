@@ -98,6 +98,13 @@ impl TaskTable {
         nodes
     }
 
+    /// Whether data that tasks of a node are to be beside are served by another one now.
+    pub fn has_moved(&self, node: NodeId, server: impl Fn(PartitionId) -> Option<NodeId>) -> bool {
+        let open =
+            self.tasks.iter().filter(|task| task.node == node && task.phase != TaskPhase::Done);
+        open.map(|task| server(task.home)).any(|now| now.is_some_and(|now| now != node))
+    }
+
     /// Takes the next tasks to begin at a node, so that at most `most` of it are begun.
     pub fn begin(&mut self, node: NodeId, most: usize) -> Vec<TaskRunId> {
         if self.standing() != JobStanding::Runs {
@@ -173,15 +180,16 @@ impl TaskTable {
             if task.node != node || task.phase == TaskPhase::Done {
                 continue;
             }
-            if task.phase == TaskPhase::Begun {
+            let next = server(task.home).unwrap_or(node);
+            // One whose begin was not answered may have begun.
+            if task.phase == TaskPhase::Begun || next != node {
                 task.attempt += 1;
                 is_hopeless |= task.attempt >= ATTEMPTS_MAX;
                 task.taken = 0;
                 task.counts = TaskCounts::default();
                 again.push(number);
             }
-            task.phase = TaskPhase::Waiting;
-            task.node = server(task.home).unwrap_or(node);
+            (task.phase, task.node) = (TaskPhase::Waiting, next);
         }
         if is_hopeless {
             let words = format!("a task was begun {ATTEMPTS_MAX} times, and its nodes were lost");
@@ -227,5 +235,163 @@ impl TaskTable {
     fn current(&mut self, run: TaskRunId) -> Option<&mut TaskEntry> {
         let task = self.tasks.get_mut(run.task as usize)?;
         (task.attempt == run.attempt).then_some(task)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+    use samite_worker::messages::PieceOutput;
+
+    use super::*;
+
+    const NODES: u32 = 3;
+
+    /// What happens next.
+    #[derive(Clone, Debug)]
+    enum TableEvent {
+        Begin(u32),
+        /// A task of the node gives a batch; the answer is lost or comes, once or twice.
+        Gives(u32, usize, u8),
+        Ends(u32, usize),
+        /// The node is lost, and another one serves its partitions.
+        Lost(u32, u32),
+    }
+
+    fn events() -> impl Strategy<Value = Vec<TableEvent>> {
+        let node = 0..NODES;
+        let event = prop_oneof![
+            node.clone().prop_map(TableEvent::Begin),
+            (node.clone(), 0..6_usize, 0..3_u8)
+                .prop_map(|(node, at, times)| TableEvent::Gives(node, at, times)),
+            (node.clone(), 0..6_usize).prop_map(|(node, at)| TableEvent::Ends(node, at)),
+            (node.clone(), node).prop_map(|(node, to)| TableEvent::Lost(node, to)),
+        ];
+        proptest::collection::vec(event, 0..120)
+    }
+
+    fn told(batch: u64, end: Option<TaskEnd>) -> TaskProgress {
+        let output = vec![PieceOutput { piece: 0, bytes: Vec::new() }];
+        TaskProgress { counts: TaskCounts::default(), batch, output, end }
+    }
+
+    /// The tasks, and the workers as they are: what each run has given. What is kept of a task that
+    /// is done is all that its last run has given, once.
+    struct TableModel {
+        table: TaskTable,
+        servers: BTreeMap<u32, u32>,
+        given: BTreeMap<(u32, u32), u64>,
+        kept: BTreeMap<u32, u64>,
+        done: BTreeMap<u32, u32>,
+    }
+
+    impl TableModel {
+        fn apply(&mut self, event: &TableEvent) {
+            match *event {
+                TableEvent::Begin(node) => {
+                    for run in self.table.begin(NodeId(node), 2) {
+                        assert!(!self.done.contains_key(&run.task), "done, and begun again");
+                        self.given.insert((run.task, run.attempt), 0);
+                    }
+                    assert!(self.table.begun(NodeId(node)).len() <= 2);
+                }
+                TableEvent::Gives(node, at, times) => {
+                    let Some((run, taken)) = self.table.begun(NodeId(node)).get(at).copied() else {
+                        return;
+                    };
+                    let given = self.given.get_mut(&(run.task, run.attempt)).unwrap();
+                    if *given == taken {
+                        *given += 1;
+                    }
+                    let batch = *given;
+                    (0..times).for_each(|_| self.hear(run, &told(batch, None)));
+                }
+                TableEvent::Ends(node, at) => {
+                    let Some((run, taken)) = self.table.begun(NodeId(node)).get(at).copied() else {
+                        return;
+                    };
+                    let given = self.given[&(run.task, run.attempt)];
+                    // A worker tells the end with the last batch.
+                    self.hear(run, &told(given.max(taken), Some(TaskEnd::Done)));
+                    self.done.insert(run.task, run.attempt);
+                }
+                TableEvent::Lost(node, to) => {
+                    self.servers.values_mut().for_each(|server| {
+                        if *server == node {
+                            *server = to;
+                        }
+                    });
+                    let servers = &self.servers;
+                    let server = |home: PartitionId| Some(NodeId(servers[&home.get()]));
+                    for task in self.table.node_lost(NodeId(node), server) {
+                        self.kept.insert(task, 0);
+                    }
+                }
+            }
+        }
+
+        fn hear(&mut self, run: TaskRunId, told: &TaskProgress) {
+            if self.table.progress(run, told) == OutputUse::Keep {
+                *self.kept.entry(run.task).or_default() += 1;
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_task_is_done_once_and_its_output_is_that_of_one_run(
+            events in events(),
+            tasks in 1..8_u32,
+        ) {
+            let homes = (0..tasks).map(|task| (PartitionId(task), NodeId(task % NODES)));
+            let mut model = TableModel {
+                table: TaskTable::new(homes),
+                servers: (0..tasks).map(|task| (task, task % NODES)).collect(),
+                given: BTreeMap::new(),
+                kept: BTreeMap::new(),
+                done: BTreeMap::new(),
+            };
+            for event in &events {
+                model.apply(event);
+            }
+            // From now on all goes well.
+            for _ in 0..tasks * 2 {
+                for node in 0..NODES {
+                    model.apply(&TableEvent::Begin(node));
+                    model.apply(&TableEvent::Gives(node, 0, 1));
+                    model.apply(&TableEvent::Ends(node, 0));
+                }
+            }
+            match model.table.standing() {
+                JobStanding::Done => {
+                    prop_assert_eq!(model.done.len(), tasks as usize);
+                    for (task, attempt) in &model.done {
+                        let kept = model.kept.get(task).copied().unwrap_or(0);
+                        prop_assert_eq!(kept, model.given[&(*task, *attempt)], "task {}", task);
+                    }
+                }
+                JobStanding::Failed(kind, _) => {
+                    prop_assert_eq!(kind, ErrorKind::Unavailable);
+                    prop_assert!(model.table.tasks().any(|(_, again, _)| again >= ATTEMPTS_MAX));
+                }
+                JobStanding::Runs => prop_assert!(false, "it does not end"),
+            }
+            let (done, all) = model.table.done();
+            prop_assert_eq!((done <= all, all), (true, tasks as usize));
+        }
+    }
+
+    #[test]
+    fn a_task_that_fails_ends_the_job_and_the_first_reason_counts() {
+        let mut table = TaskTable::new([(PartitionId(0), NodeId(1)), (PartitionId(1), NodeId(1))]);
+        let runs = table.begin(NodeId(1), 9);
+        let end = |words: &str| Some(TaskEnd::Failed(ErrorKind::Denied.code(), words.into()));
+        table.progress(runs[0], &told(0, end("first")));
+        table.progress(runs[1], &told(0, end("second")));
+        let expected = JobStanding::Failed(ErrorKind::Denied, "task 0 on n1: first".into());
+        assert_eq!(table.standing(), expected);
+        assert_eq!(table.begin(NodeId(1), 9), []);
     }
 }

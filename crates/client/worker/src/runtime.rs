@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use samite_types::{Error, ErrorKind, Result};
-use samite_wire::worker::{WORKER_HEADER_LEN, WorkerFrameHeader};
+use samite_wire::worker::{WORKER_HEADER_LEN, WORKER_READY, WorkerFrameHeader};
 
 use crate::input::{TaskInput, WorkerPlace};
 use crate::messages::{
@@ -75,6 +75,8 @@ pub fn serve(
     thread.spawn(watch).map_err(io("start a thread"))?;
     let mut requests = socket.try_clone().map_err(io("worker's socket"))?;
     let answers = Arc::new(Mutex::new(socket));
+    let own = place.client.id().get().to_le_bytes();
+    write_answer(&answers, WORKER_READY, &own).map_err(io("worker's socket"))?;
     while let Some((number, body)) = read_request(&mut requests).map_err(io("read a request"))? {
         let (queue, answers) = (Arc::clone(&queue), Arc::clone(&answers));
         let answer = move || {

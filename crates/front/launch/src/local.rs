@@ -272,11 +272,22 @@ fn is_our_file(name: &str) -> bool {
     if name.strip_suffix(".log").is_some_and(is_etcd_name) {
         return true;
     }
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let kinds = ["sock", "log", "faults", "table", "life", "voter"];
-    let is_node = |stem: &str| {
-        let number = stem.strip_prefix('n').unwrap_or_default();
-        !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
-    };
+    let is_node = |stem: &str| stem.strip_prefix('n').is_some_and(is_number);
+    // Of workers: `n0.worker-native-1000.log`. Of jobs that were detached: `job-1f2e.out`.
+    let worker = name.strip_suffix(".log").and_then(|name| name.split_once(".worker-"));
+    if worker.is_some_and(|(node, rest)| {
+        is_node(node) && rest.rsplit_once('-').is_some_and(|(_, uid)| is_number(uid))
+    }) {
+        return true;
+    }
+    let job = name.strip_prefix("job-").and_then(|name| name.rsplit_once('.'));
+    if job.is_some_and(|(id, kind)| {
+        id.bytes().all(|b| b.is_ascii_hexdigit()) && ["out", "log"].contains(&kind)
+    }) {
+        return true;
+    }
     name.rsplit_once('.').is_some_and(|(stem, kind)| {
         kinds.contains(&kind) && (is_node(stem) || stem == NodeId::THIRD_VOTER.to_string())
     })
@@ -330,6 +341,9 @@ mod tests {
             "pipe-12",
             "map",
             "etcd0.log",
+            "n0.worker-native-1000.log",
+            "job-00ff12ab.out",
+            "job-00ff12ab.log",
         ] {
             std::fs::write(dir.path().join(name), "").unwrap();
         }

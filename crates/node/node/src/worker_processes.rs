@@ -18,10 +18,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use samite_transport::PeerIdentity;
-use samite_types::{Error, ErrorKind, NodeId, Result};
+use samite_types::{ClientId, Error, ErrorKind, NodeId, Result};
 use samite_wire::control::ControlReply;
 use samite_wire::limits::WORKER_MESSAGE_LEN_MAX;
-use samite_wire::worker::{WorkerFrameHeader, WorkerKind, WorkerStatus};
+use samite_wire::worker::{WORKER_READY, WorkerFrameHeader, WorkerKind, WorkerStatus};
 
 use self::identity::WorkerIdentity;
 use self::process::{WorkerProcess, read_answer};
@@ -251,6 +251,10 @@ impl WorkerThread {
     /// Passes answers back, until the worker has ended or says what makes no sense.
     fn pass_back(&self, mut socket: UnixStream, pending: &Mutex<PendingCalls>) {
         while let Ok((request, answer)) = read_answer(&mut socket) {
+            if let (WORKER_READY, Some(id)) = (request, answer.first_chunk()) {
+                self.table().is_client(self.id, ClientId(u64::from_le_bytes(*id)));
+                continue;
+            }
             let Some(to) = lock(pending).take(request) else { break };
             self.answer(to, ControlReply::Worker(answer));
         }

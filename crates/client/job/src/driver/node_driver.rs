@@ -168,10 +168,11 @@ impl NodeDriver<'_> {
         let incarnation = self.incarnation();
         let dataset = &self.shared.plan.dataset;
         let is_other_node = self.incarnation.is_some() && incarnation != self.incarnation;
-        let has_moved = self.has_moved();
+        let server = |home| dataset.node_of(home).ok();
+        let has_moved = self.shared.state().table.has_moved(self.node, server);
         if is_other_node || has_moved {
             let mut state = self.shared.state();
-            let again = state.table.node_lost(self.node, |home| dataset.node_of(home).ok());
+            let again = state.table.node_lost(self.node, server);
             again.into_iter().for_each(|task| state.outputs.forget(task));
             drop(state);
             self.incarnation = None;
@@ -188,17 +189,6 @@ impl NodeDriver<'_> {
             return self.shared.fail(&named(error));
         }
         self.rest(LOST_PAUSE);
-    }
-
-    /// Data of tasks that were to run here are served by another node now.
-    fn has_moved(&self) -> bool {
-        let (plan, state) = (self.shared.plan, self.shared.state());
-        let begun = state.table.begun(self.node);
-        drop(state);
-        begun.iter().any(|(run, _)| {
-            let home = plan.tasks[run.task as usize].home;
-            plan.dataset.node_of(home).is_ok_and(|node| node != self.node)
-        })
     }
 
     /// A pause, which ends early when something has changed.

@@ -255,7 +255,7 @@ fn show(job: &JobRecord, json: bool) -> Result<(), CommandFailure> {
     for (number, task) in job.per_task.iter().enumerate() {
         out.line(format!(
             "{number:>4}  {:<5} {:>5} {:>9} {:>10} {:>10} {:>10} {:>8.2}",
-            task.node,
+            task.node.to_string(),
             task.again,
             task.records,
             human_bytes(task.bytes_local),

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use samite_types::{Error, ErrorKind, Result};
+use samite_types::{ClientId, Error, ErrorKind, Result};
 use samite_wire::worker::{WorkerKind, WorkerStatus};
 
 use crate::control_reply::ReplyTo;
@@ -33,6 +33,7 @@ struct WorkerEntry {
     calls: SyncSender<WorkerCall>,
     since: Instant,
     pid: u32,
+    client: Option<ClientId>,
     under_way: u32,
     requests: u64,
 }
@@ -101,7 +102,8 @@ impl WorkerTable {
         // It has room for all.
         let _ = calls.try_send(call);
         let since = Instant::now();
-        let entry = WorkerEntry { key, calls, since, pid: 0, under_way: 1, requests: 1 };
+        let entry =
+            WorkerEntry { key, calls, since, pid: 0, client: None, under_way: 1, requests: 1 };
         self.workers.insert(id, entry);
         self.current.insert(key, id);
         Ok(Some((id, queue)))
@@ -116,6 +118,13 @@ impl WorkerTable {
     pub(super) fn runs(&mut self, id: WorkerId, pid: u32) {
         if let Some(entry) = self.workers.get_mut(&id) {
             entry.pid = pid;
+        }
+    }
+
+    /// Nodes know it as this client.
+    pub(super) fn is_client(&mut self, id: WorkerId, client: ClientId) {
+        if let Some(entry) = self.workers.get_mut(&id) {
+            entry.client = Some(client);
         }
     }
 
@@ -150,6 +159,7 @@ impl WorkerTable {
             kind: entry.key.0,
             uid: entry.key.1,
             pid: entry.pid,
+            client: entry.client,
             under_way: entry.under_way,
             requests: entry.requests,
             uptime_s: entry.since.elapsed().as_secs(),

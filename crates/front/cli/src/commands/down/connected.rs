@@ -94,11 +94,13 @@ pub fn of_each<T: Send>(nodes: &[NodeEntry], ask: impl Fn(&NodeEntry) -> T + Syn
     all
 }
 
-/// The clients of all these nodes, without those that ask.
+/// The clients of all these nodes, without those that ask and the nodes' own workers.
 fn connected(nodes: &[(NodeId, Client)]) -> BTreeSet<ClientId> {
     let told = nodes.iter().filter_map(|(node, client)| client.clients_at(*node).ok());
     let mut all: BTreeSet<ClientId> = told.flatten().collect();
-    let own: Vec<ClientId> = nodes.iter().map(|(_, client)| client.id()).collect();
+    let mut own: Vec<ClientId> = nodes.iter().map(|(_, client)| client.id()).collect();
+    let statuses = nodes.iter().filter_map(|(node, client)| client.node_status(*node).ok());
+    own.extend(statuses.flat_map(|status| status.workers).filter_map(|worker| worker.client));
     all.retain(|client| !own.contains(client));
     all
 }

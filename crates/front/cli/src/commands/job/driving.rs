@@ -326,7 +326,7 @@ impl DrivenJob {
                 record.exit_code = Some(report.exit_code);
                 let seconds = |micros: u64| Duration::from_micros(micros).as_secs_f64();
                 let of = |task: &samite_job::TaskReport| TaskRecord {
-                    node: task.node.to_string(),
+                    node: task.node,
                     again: task.again,
                     records: task.counts.records,
                     bytes_local: task.counts.bytes_local,
