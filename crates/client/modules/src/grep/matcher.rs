@@ -37,7 +37,7 @@ enum LineSelector {
     /// Searched for in whole regions: libraries find candidates faster than lines are split.
     Anywhere(meta::Regex),
     /// All matches start at the start of a line.
-    AtStart(LineStartMatcher),
+    AtStart(Box<LineStartMatcher>),
 }
 
 /// Patterns that begin with `^` and take at least one byte.
@@ -128,7 +128,8 @@ impl GrepMatcher {
                     None => regex.search_half(&input),
                 };
                 let at = found?.offset();
-                let start = memchr::memrchr(b'\n', &region[from..at]).map_or(from, |nl| from + nl + 1);
+                let start =
+                    memchr::memrchr(b'\n', &region[from..at]).map_or(from, |nl| from + nl + 1);
                 Some((start, line_end(region, at)))
             }
         }
@@ -179,10 +180,11 @@ fn bounded(pattern: Hir, options: &GrepOptions) -> Hir {
 fn selector(pattern: &Hir) -> Result<LineSelector, PatternError> {
     let properties = pattern.properties();
     let at_start = properties.look_set_prefix().contains(Look::StartLF);
-    if at_start && properties.minimum_len().is_some_and(|len| len > 0)
+    if at_start
+        && properties.minimum_len().is_some_and(|len| len > 0)
         && let Some(matcher) = LineStartMatcher::new(pattern)
     {
-        return Ok(LineSelector::AtStart(matcher));
+        return Ok(LineSelector::AtStart(Box::new(matcher)));
     }
     Ok(LineSelector::Anywhere(regex(pattern)?))
 }

@@ -108,10 +108,7 @@ fn longest(automaton: &DFA, cache: &mut Cache, line: &[u8], start: usize) -> Opt
 fn automaton(pattern: &Hir) -> Result<DFA, PatternError> {
     let config = Config::new().match_kind(MatchKind::All).skip_cache_capacity_check(true);
     let program = program(pattern)?;
-    DFA::builder()
-        .configure(config)
-        .build_from_nfa(program)
-        .map_err(|_| super::matcher::TOO_LARGE)
+    DFA::builder().configure(config).build_from_nfa(program).map_err(|_| super::matcher::TOO_LARGE)
 }
 
 /// `pattern` where no line ends.

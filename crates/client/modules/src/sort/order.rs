@@ -139,7 +139,8 @@ impl LineOrder {
                 end.skips_blanks = options.skips_blanks;
             }
         }
-        if keys.is_empty() && (SortOptions { reverse: false, ..options }) != SortOptions::default() {
+        if keys.is_empty() && (SortOptions { reverse: false, ..options }) != SortOptions::default()
+        {
             let skips_blanks = options.skips_blanks;
             let start = KeyPosition { field: 1, byte: 1, skips_blanks };
             keys.push(SortKey { start, end: None, options });
@@ -252,8 +253,8 @@ fn compare_keys(one: &[u8], other: &[u8], key: &SortKey) -> Ordering {
         }
         KeyOrdering::Version => version::compare(one, other),
         KeyOrdering::Bytes if key.options.folds_case => {
-            let folded = |bytes: &[u8]| bytes.to_vec().into_iter().map(|b| b.to_ascii_uppercase());
-            folded(one).cmp(folded(other))
+            let folded = u8::to_ascii_uppercase;
+            one.iter().map(folded).cmp(other.iter().map(folded))
         }
         KeyOrdering::Bytes => one.cmp(other),
     }

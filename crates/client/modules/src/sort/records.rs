@@ -155,9 +155,8 @@ fn bucket_ranges(entries: &mut [u128]) -> Vec<&mut [u128]> {
     if entries.len() < FEW {
         return vec![entries];
     }
-    let same = |one: &u128, other: &u128| {
-        bucket_of((one >> 64) as u64) == bucket_of((other >> 64) as u64)
-    };
+    let same =
+        |one: &u128, other: &u128| bucket_of((one >> 64) as u64) == bucket_of((other >> 64) as u64);
     entries.chunk_by_mut(same).collect()
 }
 
