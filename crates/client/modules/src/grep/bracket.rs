@@ -1,7 +1,7 @@
 //! Bracket expressions of POSIX, in the C locale.
 
-use super::PatternError;
-use super::syntax::ByteSet;
+use super::bytes::{self, ByteSet};
+use super::options::PatternError;
 
 const UNMATCHED: PatternError = PatternError::Invalid("Unmatched [, [^, [:, [., or [=");
 const RANGE: PatternError = PatternError::Invalid("Invalid range end");
@@ -114,7 +114,7 @@ fn class(name: &[u8]) -> Option<ByteSet> {
         b"graph" => |byte| byte.is_ascii_graphic(),
         b"print" => |byte| byte.is_ascii_graphic() || byte == b' ',
         b"blank" => |byte| byte == b' ' || byte == b'\t',
-        b"space" => super::syntax::is_space,
+        b"space" => bytes::is_space,
         b"cntrl" => |byte| byte.is_ascii_control(),
         _ => return None,
     };

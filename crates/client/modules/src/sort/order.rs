@@ -2,7 +2,8 @@
 
 use std::cmp::Ordering;
 
-use super::{SortOrder, numbers, version};
+use super::compare::{SortOrder, blanks, first_bytes, is_blank};
+use super::{numbers, version};
 
 /// What a key compares by.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -294,23 +295,4 @@ impl SortOrder for LineOrder {
     fn is_unique(&self) -> bool {
         self.unique
     }
-}
-
-/// The first eight bytes, as a number; zeros are behind those that are fewer.
-pub(super) fn first_bytes(bytes: &[u8]) -> u64 {
-    if let Some(first) = bytes.first_chunk::<8>() {
-        return u64::from_be_bytes(*first);
-    }
-    let mut first = [0; 8];
-    first[..bytes.len()].copy_from_slice(bytes);
-    u64::from_be_bytes(first)
-}
-
-pub(super) fn is_blank(byte: u8) -> bool {
-    byte == b' ' || byte == b'\t'
-}
-
-/// How many blanks `bytes` begins with.
-pub(super) fn blanks(bytes: &[u8]) -> usize {
-    bytes.iter().position(|byte| !is_blank(*byte)).unwrap_or(bytes.len())
 }

@@ -3,8 +3,7 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use super::SortOrder;
-use super::order::first_bytes;
+use super::compare::{SortOrder, first_bytes};
 
 /// Bits of the first bytes by which records are scattered before they are sorted.
 const BUCKET_BITS: u32 = 11;

@@ -3,8 +3,9 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
+use super::compare::SortOrder;
 use super::merge::SortedSource;
-use super::{LineOrder, SortOrder};
+use super::order::LineOrder;
 use crate::piece::{FilePiece, LineEnding};
 
 #[derive(Clone, Copy, Debug)]
