@@ -10,8 +10,7 @@ use crate::piece::FilePiece;
 /// Words and how often each was seen. Those of pieces are joined in any order.
 #[derive(Clone, Debug, Default)]
 pub struct WordCounts {
-    table: HashTable<u32>,
-    words: Vec<CountedWord>,
+    words: HashTable<CountedWord>,
     /// The words that are longer than eight bytes, one behind the other.
     text: Vec<u8>,
     total: u64,
@@ -21,11 +20,10 @@ pub struct WordCounts {
 struct CountedWord {
     /// The first eight bytes; zeros behind a shorter word.
     head: u64,
-    hash: u64,
+    count: u64,
     /// Where the word is in `text`, if it is longer.
     offset: usize,
     len: usize,
-    count: u64,
 }
 
 impl WordCounts {
@@ -34,9 +32,6 @@ impl WordCounts {
     ///
     /// # Errors
     /// Those of `more`.
-    ///
-    /// # Panics
-    /// There are more than `u32::MAX` different words.
     pub fn add<E>(
         &mut self,
         piece: &FilePiece<'_>,
@@ -170,25 +165,27 @@ impl WordCounts {
 
     fn add_hashed(&mut self, word: &[u8], head: u64, hash: u64, count: u64) {
         self.total += count;
-        let (words, text) = (&self.words, &self.text);
-        let is_same = |index: &u32| {
-            let known = &words[*index as usize];
+        let text = &self.text;
+        let is_same = |known: &CountedWord| {
             known.head == head
                 && known.len == word.len()
                 && (known.len <= 8 || text[known.offset..known.offset + known.len] == *word)
         };
-        if let Some(index) = self.table.find(hash, is_same) {
-            self.words[*index as usize].count += count;
+        if let Some(known) = self.words.find_mut(hash, is_same) {
+            known.count += count;
             return;
         }
-        let index = u32::try_from(self.words.len()).expect("positions of words fit 32 bits");
         let offset = self.text.len();
         if word.len() > 8 {
             self.text.extend_from_slice(word);
         }
-        self.words.push(CountedWord { head, hash, offset, len: word.len(), count });
-        let words = &self.words;
-        self.table.insert_unique(hash, index, |index| words[*index as usize].hash);
+        let counted = CountedWord { head, count, offset, len: word.len() };
+        let text = &self.text;
+        self.words.insert_unique(hash, counted, |known| {
+            let rest =
+                if known.len > 8 { known.offset + 8..known.offset + known.len } else { 0..0 };
+            hash_parts(known.head, known.len, &text[rest])
+        });
     }
 }
 
@@ -222,13 +219,18 @@ fn first_bytes(word: &[u8]) -> u64 {
 
 /// Both halves of the product count: the table takes bits of both ends.
 fn hash(word: &[u8], head: u64) -> u64 {
+    hash_parts(head, word.len(), word.get(8..).unwrap_or_default())
+}
+
+/// The hash of a word of `len` bytes that begins with `head` and goes on with `rest`.
+fn hash_parts(head: u64, len: usize, rest: &[u8]) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |one: u64, other: u64| {
         let product = u128::from(one) * u128::from(other);
         (product as u64) ^ (product >> 64) as u64
     };
-    let mut state = mix(head ^ FACTOR, FACTOR ^ word.len() as u64);
-    for chunk in word.get(8..).unwrap_or_default().chunks(8) {
+    let mut state = mix(head ^ FACTOR, FACTOR ^ len as u64);
+    for chunk in rest.chunks(8) {
         state = mix(state ^ first_bytes(chunk), FACTOR);
     }
     state

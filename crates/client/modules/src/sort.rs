@@ -5,6 +5,7 @@
 //! [`merge`] joins sorted sources. Equal items keep the order of their sources.
 
 mod check;
+mod compare;
 mod merge;
 mod numbers;
 mod order;
@@ -12,22 +13,9 @@ mod records;
 mod run;
 mod version;
 
-use std::cmp::Ordering;
-
 pub use check::OrderCheck;
+pub use compare::SortOrder;
 pub use merge::{LineStream, RecordCursor, SortedSource, merge};
 pub use order::{KeyOrdering, KeyPosition, LineOrder, SortKey, SortOptions};
 pub use records::RecordOrder;
 pub use run::{RunCursor, SortedRun, splitters};
-
-/// An order of items.
-pub trait SortOrder {
-    /// Compares two items.
-    fn compare(&self, one: &[u8], other: &[u8]) -> Ordering;
-
-    /// A number that decides where it differs: of two items, the lower number comes first.
-    fn prefix(&self, item: &[u8]) -> u64;
-
-    /// Whether only the first of equal items stays, `-u`.
-    fn is_unique(&self) -> bool;
-}

@@ -39,16 +39,99 @@ struct Printed {
 }
 
 const BASIC: &[&str] = &[
-    "a", "b", "_", " ", ".", "*", "\\+", "\\?", "\\|", "^", "$", "[ab]", "[^a]", "[^]b]", "[a-]",
-    "\\<", "\\>", "\\b", "\\B", "\\w", "\\W", "\\s", "\\S", "\\{1,2\\}", "\\{,2\\}", "\\{2\\}",
-    "\\{0\\}", "\\{1,\\}", "{", "}", "+", "?", "|", "[[:alpha:]]", "[[:space:]_]", "[[=a=]b]", "A",
-    "ab", "\\d", "\\`", "\\'", "\\.", "\\*", "(", ")",
+    "a",
+    "b",
+    "_",
+    " ",
+    ".",
+    "*",
+    "\\+",
+    "\\?",
+    "\\|",
+    "^",
+    "$",
+    "[ab]",
+    "[^a]",
+    "[^]b]",
+    "[a-]",
+    "\\<",
+    "\\>",
+    "\\b",
+    "\\B",
+    "\\w",
+    "\\W",
+    "\\s",
+    "\\S",
+    "\\{1,2\\}",
+    "\\{,2\\}",
+    "\\{2\\}",
+    "\\{0\\}",
+    "\\{1,\\}",
+    "{",
+    "}",
+    "+",
+    "?",
+    "|",
+    "[[:alpha:]]",
+    "[[:space:]_]",
+    "[[=a=]b]",
+    "A",
+    "ab",
+    "\\d",
+    "\\`",
+    "\\'",
+    "\\.",
+    "\\*",
+    "(",
+    ")",
 ];
 const EXTENDED: &[&str] = &[
-    "a", "b", "_", " ", ".", "*", "+", "?", "|", "^", "$", "[ab]", "[^a]", "[^]b]", "[a-]", "\\<",
-    "\\>", "\\b", "\\B", "\\w", "\\W", "\\s", "\\S", "{1,2}", "{,2}", "{2}", "{0}", "{1,}", "{",
-    "}", "()", "[[:alpha:]]", "[[:space:]_]", "[[=a=]b]", "A", "ab", "\\d", "\\`", "\\'", "\\.",
-    "\\*", "\\(", "\\)", "{1", "{1,", ")",
+    "a",
+    "b",
+    "_",
+    " ",
+    ".",
+    "*",
+    "+",
+    "?",
+    "|",
+    "^",
+    "$",
+    "[ab]",
+    "[^a]",
+    "[^]b]",
+    "[a-]",
+    "\\<",
+    "\\>",
+    "\\b",
+    "\\B",
+    "\\w",
+    "\\W",
+    "\\s",
+    "\\S",
+    "{1,2}",
+    "{,2}",
+    "{2}",
+    "{0}",
+    "{1,}",
+    "{",
+    "}",
+    "()",
+    "[[:alpha:]]",
+    "[[:space:]_]",
+    "[[=a=]b]",
+    "A",
+    "ab",
+    "\\d",
+    "\\`",
+    "\\'",
+    "\\.",
+    "\\*",
+    "\\(",
+    "\\)",
+    "{1",
+    "{1,",
+    ")",
 ];
 
 fn pattern(syntax: PatternSyntax) -> BoxedStrategy<Vec<u8>> {
@@ -93,28 +176,35 @@ fn options() -> impl Strategy<Value = GrepOptions> {
     ];
     let rare = || prop::bool::weighted(0.2);
     let small = || prop::option::weighted(0.25, 0..4_u64);
-    (syntax, report, (rare(), rare(), rare(), rare()), (small(), small(), small()), any::<[bool; 3]>())
-        .prop_map(|(syntax, report, flags, counts, [line_numbers, byte_offsets, names])| GrepOptions {
-            syntax,
-            ignore_case: flags.0,
-            invert: flags.1,
-            // Under -o -x -w, GNU grep prints an empty line more.
-            words: flags.2 && !(flags.3 && report == GrepReport::Parts),
-            whole_lines: flags.3,
-            report,
-            max_count: counts.0,
-            before: counts.1,
-            after: counts.2,
-            line_numbers,
-            byte_offsets,
-            names,
+    (
+        syntax,
+        report,
+        (rare(), rare(), rare(), rare()),
+        (small(), small(), small()),
+        any::<[bool; 3]>(),
+    )
+        .prop_map(|(syntax, report, flags, counts, [line_numbers, byte_offsets, names])| {
+            GrepOptions {
+                syntax,
+                ignore_case: flags.0,
+                invert: flags.1,
+                // Under -o -x -w, GNU grep prints an empty line more.
+                words: flags.2 && !(flags.3 && report == GrepReport::Parts),
+                whole_lines: flags.3,
+                report,
+                max_count: counts.0,
+                before: counts.1,
+                after: counts.2,
+                line_numbers,
+                byte_offsets,
+                names,
+            }
         })
 }
 
 fn case() -> impl Strategy<Value = GrepCase> {
-    let text = |bytes: &'static [u8]| {
-        prop::collection::vec(prop::sample::select(bytes), 0..40).boxed()
-    };
+    let text =
+        |bytes: &'static [u8]| prop::collection::vec(prop::sample::select(bytes), 0..40).boxed();
     let plain = text(b"aaabbb_ \n\n\nA.*+\r\xff{}|()?");
     let any_text = prop_oneof![8 => plain, 1 => text(b"aab_ \n\n\r\0\xff")];
     options().prop_flat_map(move |options| {
@@ -209,8 +299,7 @@ fn arguments(case: &GrepCase) -> Vec<std::ffi::OsString> {
     ];
     text.extend(flags.iter().filter(|(on, _)| *on).map(|(_, flag)| String::from(*flag)));
     text.push(String::from(if options.names { "-H" } else { "-h" }));
-    let counts =
-        [("-m", options.max_count), ("-B", options.before), ("-A", options.after)];
+    let counts = [("-m", options.max_count), ("-B", options.before), ("-A", options.after)];
     text.extend(counts.iter().filter_map(|(flag, count)| count.map(|n| format!("{flag}{n}"))));
     let mut all: Vec<_> = text.into_iter().map(std::ffi::OsString::from).collect();
     if case.patterns.is_empty() {
@@ -242,7 +331,12 @@ fn real(case: &GrepCase, directory: &Path) -> Printed {
 #[test]
 fn joined_pieces_are_what_grep_prints() {
     let cases = std::env::var("SAMITE_GREP_CASES").ok().and_then(|cases| cases.parse().ok());
-    let config = Config { cases: cases.unwrap_or(2000), failure_persistence: None, max_shrink_iters: 600, ..Config::default() };
+    let config = Config {
+        cases: cases.unwrap_or(2000),
+        failure_persistence: None,
+        max_shrink_iters: 600,
+        ..Config::default()
+    };
     let directory = tempfile::tempdir().expect("a directory is made");
     let left = std::cell::Cell::new(0);
     let result = TestRunner::new(config).run(&case(), |case| {

@@ -24,10 +24,7 @@ fn records_are_those_of_gensort() {
         AAAA88883333BBBB888888884444777722227777999900002222\r\n";
     assert_eq!(&text[..RECORD_LEN], first);
     // gensort -a -b5 3, gensort -b123456789012 2, gensort -a 1000, gensort 1000
-    assert_eq!(
-        sha256(&text),
-        "8d3ac34e6f7cd22f1c4a2ecd3581a71a61e55353bdafe918d972c5fc2fb91982"
-    );
+    assert_eq!(sha256(&text), "8d3ac34e6f7cd22f1c4a2ecd3581a71a61e55353bdafe918d972c5fc2fb91982");
     assert_eq!(
         sha256(&made(RecordStyle::Binary, 123_456_789_012, 2)),
         "be539006fa2593b24a69ab9972a5762609f6d9782a59a1929e7fa4127571ccc8"

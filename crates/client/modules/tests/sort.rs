@@ -49,8 +49,24 @@ fn case() -> impl Strategy<Value = SortCase> {
         },
     );
     let key = prop::sample::select(vec![
-        "1", "2", "1,1", "2,2", "2n", "2,2nr", "1.2,1.3", "2b,2", "2.2b,3.1b", "1f,2", "2V", "2h,2",
-        "1,1r", "3", "2.1,2.0", "1.3b", "2,1", "1,2.2b",
+        "1",
+        "2",
+        "1,1",
+        "2,2",
+        "2n",
+        "2,2nr",
+        "1.2,1.3",
+        "2b,2",
+        "2.2b,3.1b",
+        "1f,2",
+        "2V",
+        "2h,2",
+        "1,1r",
+        "3",
+        "2.1,2.0",
+        "1.3b",
+        "2,1",
+        "1,2.2b",
     ]);
     let keys = prop::collection::vec(key.prop_map(String::from), 0..3);
     let text = prop::collection::vec(
@@ -58,7 +74,15 @@ fn case() -> impl Strategy<Value = SortCase> {
         0..80,
     );
     let separator = prop::option::weighted(0.3, prop::sample::select(b": a".to_vec()));
-    (keys, options, separator, (rare(), rare()), text, prop::collection::vec(0..80_usize, 0..5), 1..4_usize)
+    (
+        keys,
+        options,
+        separator,
+        (rare(), rare()),
+        text,
+        prop::collection::vec(0..80_usize, 0..5),
+        1..4_usize,
+    )
         .prop_map(|(keys, options, separator, (stable, unique), text, cuts, parts)| SortCase {
             keys,
             options,
@@ -243,10 +267,8 @@ fn check_records(records: &[u8], order: &RecordOrder, key: std::ops::Range<usize
     let (ranges, others) = (order.ranges(&one, &splitters), order.ranges(&other, &splitters));
     let mut merged = Vec::new();
     for (range, other_range) in ranges.into_iter().zip(others) {
-        let mut cursors = [
-            RecordCursor::new(&one[range], len),
-            RecordCursor::new(&other[other_range], len),
-        ];
+        let mut cursors =
+            [RecordCursor::new(&one[range], len), RecordCursor::new(&other[other_range], len)];
         let Ok(()) = merge(&mut cursors, order, &mut |record| {
             merged.extend_from_slice(record);
             Ok::<_, Infallible>(())

@@ -1,10 +1,9 @@
 //! Bracket expressions of POSIX, in the C locale.
 
-use super::PatternError;
-use super::syntax::ByteSet;
+use super::bytes::{self, ByteSet};
+use super::options::PatternError;
 
-const UNMATCHED: PatternError =
-    PatternError::Invalid("Unmatched [, [^, [:, [., or [=");
+const UNMATCHED: PatternError = PatternError::Invalid("Unmatched [, [^, [:, [., or [=");
 const RANGE: PatternError = PatternError::Invalid("Invalid range end");
 const COLLATION: PatternError = PatternError::Invalid("Invalid collation character");
 const CLASS: PatternError = PatternError::Invalid("Invalid character class name");
@@ -13,7 +12,7 @@ const COLONS: PatternError =
 
 enum BracketElement {
     Byte(u8),
-    Class(ByteSet),
+    Class(Box<ByteSet>),
 }
 
 /// Reads the expression whose `[` is before `pattern[*at]`; leaves `*at` behind its `]`.
@@ -33,8 +32,8 @@ pub(super) fn parse(pattern: &[u8], at: &mut usize, icase: bool) -> Result<ByteS
             return Err(RANGE);
         }
         let element = element(pattern, at)?;
-        let is_range = pattern.get(*at) == Some(&b'-')
-            && *pattern.get(*at + 1).ok_or(UNMATCHED)? != b']';
+        let is_range =
+            pattern.get(*at) == Some(&b'-') && *pattern.get(*at + 1).ok_or(UNMATCHED)? != b']';
         plain &= !is_range && matches!(element, BracketElement::Byte(_));
         match (element, is_range) {
             (BracketElement::Byte(low), true) => {
@@ -92,12 +91,12 @@ fn element(pattern: &[u8], at: &mut usize) -> Result<BracketElement, PatternErro
     *at += 2 + len + 2;
     let name = &rest[..len];
     match (kind, name) {
-        (b':', name) => Ok(BracketElement::Class(class(name).ok_or(CLASS)?)),
+        (b':', name) => Ok(BracketElement::Class(Box::new(class(name).ok_or(CLASS)?))),
         (b'.', [byte]) => Ok(BracketElement::Byte(*byte)),
         (b'=', [byte]) => {
             let mut set = ByteSet::EMPTY;
             set.add(*byte);
-            Ok(BracketElement::Class(set))
+            Ok(BracketElement::Class(Box::new(set)))
         }
         _ => Err(COLLATION),
     }
@@ -115,7 +114,7 @@ fn class(name: &[u8]) -> Option<ByteSet> {
         b"graph" => |byte| byte.is_ascii_graphic(),
         b"print" => |byte| byte.is_ascii_graphic() || byte == b' ',
         b"blank" => |byte| byte == b' ' || byte == b'\t',
-        b"space" => super::syntax::is_space,
+        b"space" => bytes::is_space,
         b"cntrl" => |byte| byte.is_ascii_control(),
         _ => return None,
     };

@@ -99,9 +99,8 @@ fn set(glob: &[u8]) -> Option<(usize, impl Fn(u8) -> bool)> {
             _ => ranges.push((low, low)),
         }
     }
-    let contains = move |byte: u8| {
-        ranges.iter().any(|(low, high)| (*low..=*high).contains(&byte)) != negated
-    };
+    let contains =
+        move |byte: u8| ranges.iter().any(|(low, high)| (*low..=*high).contains(&byte)) != negated;
     Some((at + 1, contains))
 }
 

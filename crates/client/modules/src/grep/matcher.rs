@@ -1,25 +1,19 @@
 //! Compiled patterns, and the search for lines that match.
 
 use regex_automata::dfa::{Automaton, StartKind, dense};
-use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
 use regex_automata::util::primitives::StateID;
 use regex_automata::util::start;
 use regex_automata::{Anchored, Input, MatchKind, meta};
 use regex_syntax::hir::{Hir, Look};
 
+use super::bytes;
+use super::compile::{program, regex};
+use super::options::{GrepOptions, GrepReport, PatternError, PatternSyntax};
 use super::parts::PartMatcher;
 use super::syntax::{self, PatternReader};
-use super::{GrepOptions, GrepReport, PatternError, PatternSyntax};
 
-/// Memory that one compiled form of the patterns may take, in bytes.
-pub(super) const COMPILED_MAX: usize = 64 << 20;
-/// Memory for states made while searching, in bytes.
-const CACHE_LEN: usize = 16 << 20;
 /// Largest automaton made before searching, in bytes.
 const DENSE_MAX: usize = 1 << 20;
-
-pub(super) const TOO_LARGE: PatternError =
-    PatternError::NeedsRealGrep("patterns that are so large");
 
 /// Compiled patterns and options: made once, shared by all scanners.
 #[derive(Debug)]
@@ -37,7 +31,7 @@ enum LineSelector {
     /// Searched for in whole regions: libraries find candidates faster than lines are split.
     Anywhere(meta::Regex),
     /// All matches start at the start of a line.
-    AtStart(LineStartMatcher),
+    AtStart(Box<LineStartMatcher>),
 }
 
 /// Patterns that begin with `^` and take at least one byte.
@@ -128,7 +122,8 @@ impl GrepMatcher {
                     None => regex.search_half(&input),
                 };
                 let at = found?.offset();
-                let start = memchr::memrchr(b'\n', &region[from..at]).map_or(from, |nl| from + nl + 1);
+                let start =
+                    memchr::memrchr(b'\n', &region[from..at]).map_or(from, |nl| from + nl + 1);
                 Some((start, line_end(region, at)))
             }
         }
@@ -158,7 +153,7 @@ fn translate(
 ) -> Result<Hir, PatternError> {
     let each = patterns.iter().map(|pattern| match options.syntax {
         PatternSyntax::Fixed => {
-            let bytes = pattern.iter().map(|byte| syntax::literal(*byte, options.ignore_case));
+            let bytes = pattern.iter().map(|byte| bytes::literal(*byte, options.ignore_case));
             Ok(Hir::concat(bytes.collect()))
         }
         PatternSyntax::Basic | PatternSyntax::Extended => syntax::parse(pattern, options, reader),
@@ -179,34 +174,13 @@ fn bounded(pattern: Hir, options: &GrepOptions) -> Hir {
 fn selector(pattern: &Hir) -> Result<LineSelector, PatternError> {
     let properties = pattern.properties();
     let at_start = properties.look_set_prefix().contains(Look::StartLF);
-    if at_start && properties.minimum_len().is_some_and(|len| len > 0)
+    if at_start
+        && properties.minimum_len().is_some_and(|len| len > 0)
         && let Some(matcher) = LineStartMatcher::new(pattern)
     {
-        return Ok(LineSelector::AtStart(matcher));
+        return Ok(LineSelector::AtStart(Box::new(matcher)));
     }
     Ok(LineSelector::Anywhere(regex(pattern)?))
-}
-
-/// `pattern`, to be found anywhere.
-pub(super) fn regex(pattern: &Hir) -> Result<meta::Regex, PatternError> {
-    let config = meta::Config::new()
-        .utf8_empty(false)
-        .which_captures(WhichCaptures::Implicit)
-        .nfa_size_limit(Some(COMPILED_MAX))
-        .hybrid_cache_capacity(CACHE_LEN)
-        .onepass(false)
-        .backtrack(false);
-    meta::Builder::new().configure(config).build_from_hir(pattern).map_err(|_| TOO_LARGE)
-}
-
-/// `pattern` as a program for automata.
-pub(super) fn program(pattern: &Hir) -> Result<NFA, PatternError> {
-    let config = thompson::Config::new()
-        .utf8(false)
-        .which_captures(WhichCaptures::None)
-        .nfa_size_limit(Some(COMPILED_MAX));
-    let mut compiler = thompson::Compiler::new();
-    compiler.configure(config).build_from_hir(pattern).map_err(|_| TOO_LARGE)
 }
 
 impl LineStartMatcher {

@@ -4,9 +4,9 @@ use regex_automata::hybrid::dfa::{Cache, Config, DFA};
 use regex_automata::{Anchored, Input, MatchKind, meta};
 use regex_syntax::hir::{Class, ClassBytes, Hir, HirKind, Look};
 
-use super::matcher::{program, regex};
-use super::syntax::is_word;
-use super::{GrepOptions, PatternError};
+use super::bytes::is_word;
+use super::compile::{TOO_LARGE, program, regex};
+use super::options::{GrepOptions, PatternError};
 
 /// What finds the parts of matching lines.
 #[derive(Debug)]
@@ -108,10 +108,7 @@ fn longest(automaton: &DFA, cache: &mut Cache, line: &[u8], start: usize) -> Opt
 fn automaton(pattern: &Hir) -> Result<DFA, PatternError> {
     let config = Config::new().match_kind(MatchKind::All).skip_cache_capacity_check(true);
     let program = program(pattern)?;
-    DFA::builder()
-        .configure(config)
-        .build_from_nfa(program)
-        .map_err(|_| super::matcher::TOO_LARGE)
+    DFA::builder().configure(config).build_from_nfa(program).map_err(|_| TOO_LARGE)
 }
 
 /// `pattern` where no line ends.

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::io::Write;
 
+use super::matcher::GrepMatcher;
+use super::options::{GrepOptions, GrepReport};
 use super::scan::{GrepLine, GrepLineKind, GrepPartial};
-use super::{GrepMatcher, GrepOptions, GrepReport};
 
 /// What is known of a file when all its pieces were joined.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

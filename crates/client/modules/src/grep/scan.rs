@@ -4,8 +4,8 @@ use regex_automata::meta;
 use serde::{Deserialize, Serialize};
 
 use super::matcher::{GrepMatcher, line_end};
+use super::options::{GrepOptions, GrepReport};
 use super::parts::{PartCache, PartMatcher};
-use super::{GrepOptions, GrepReport};
 use crate::piece::{FilePiece, LineEnding};
 
 /// What a line of a partial result is.

@@ -2,7 +2,8 @@
 
 use std::cmp::Ordering;
 
-use super::{LineOrder, SortOrder};
+use super::compare::SortOrder;
+use super::order::LineOrder;
 use crate::piece::{FilePiece, LineEnding};
 
 /// What is known of the order of consecutive lines.

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::SortOrder;
+use super::compare::SortOrder;
 
 /// Sorted items, one after the other.
 pub trait SortedSource<E> {

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::order::blanks;
+use super::compare::blanks;
 
 /// A number that text begins with: digits without zeros in front, or at the end of a fraction.
 #[derive(Clone, Copy, Debug, Default)]

@@ -2,7 +2,8 @@
 
 use std::cmp::Ordering;
 
-use super::{SortOrder, numbers, version};
+use super::compare::{SortOrder, blanks, first_bytes, is_blank};
+use super::{numbers, version};
 
 /// What a key compares by.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -139,7 +140,8 @@ impl LineOrder {
                 end.skips_blanks = options.skips_blanks;
             }
         }
-        if keys.is_empty() && (SortOptions { reverse: false, ..options }) != SortOptions::default() {
+        if keys.is_empty() && (SortOptions { reverse: false, ..options }) != SortOptions::default()
+        {
             let skips_blanks = options.skips_blanks;
             let start = KeyPosition { field: 1, byte: 1, skips_blanks };
             keys.push(SortKey { start, end: None, options });
@@ -252,8 +254,8 @@ fn compare_keys(one: &[u8], other: &[u8], key: &SortKey) -> Ordering {
         }
         KeyOrdering::Version => version::compare(one, other),
         KeyOrdering::Bytes if key.options.folds_case => {
-            let folded = |bytes: &[u8]| bytes.to_vec().into_iter().map(|b| b.to_ascii_uppercase());
-            folded(one).cmp(folded(other))
+            let folded = u8::to_ascii_uppercase;
+            one.iter().map(folded).cmp(other.iter().map(folded))
         }
         KeyOrdering::Bytes => one.cmp(other),
     }
@@ -293,23 +295,4 @@ impl SortOrder for LineOrder {
     fn is_unique(&self) -> bool {
         self.unique
     }
-}
-
-/// The first eight bytes, as a number; zeros are behind those that are fewer.
-pub(super) fn first_bytes(bytes: &[u8]) -> u64 {
-    if let Some(first) = bytes.first_chunk::<8>() {
-        return u64::from_be_bytes(*first);
-    }
-    let mut first = [0; 8];
-    first[..bytes.len()].copy_from_slice(bytes);
-    u64::from_be_bytes(first)
-}
-
-pub(super) fn is_blank(byte: u8) -> bool {
-    byte == b' ' || byte == b'\t'
-}
-
-/// How many blanks `bytes` begins with.
-pub(super) fn blanks(bytes: &[u8]) -> usize {
-    bytes.iter().position(|byte| !is_blank(*byte)).unwrap_or(bytes.len())
 }

@@ -3,8 +3,7 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use super::SortOrder;
-use super::order::first_bytes;
+use super::compare::{SortOrder, first_bytes};
 
 /// Bits of the first bytes by which records are scattered before they are sorted.
 const BUCKET_BITS: u32 = 11;
@@ -155,9 +154,8 @@ fn bucket_ranges(entries: &mut [u128]) -> Vec<&mut [u128]> {
     if entries.len() < FEW {
         return vec![entries];
     }
-    let same = |one: &u128, other: &u128| {
-        bucket_of((one >> 64) as u64) == bucket_of((other >> 64) as u64)
-    };
+    let same =
+        |one: &u128, other: &u128| bucket_of((one >> 64) as u64) == bucket_of((other >> 64) as u64);
     entries.chunk_by_mut(same).collect()
 }
 

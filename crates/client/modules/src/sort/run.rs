@@ -3,8 +3,9 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
+use super::compare::SortOrder;
 use super::merge::SortedSource;
-use super::{LineOrder, SortOrder};
+use super::order::LineOrder;
 use crate::piece::{FilePiece, LineEnding};
 
 #[derive(Clone, Copy, Debug)]
@@ -170,11 +171,7 @@ impl<E> SortedSource<E> for RunCursor<'_> {
 
 /// Items that cut the order into `parts` ranges of about the same size, chosen of samples of all
 /// runs, each run sampled alike.
-pub fn splitters(
-    mut samples: Vec<Vec<u8>>,
-    parts: usize,
-    order: &impl SortOrder,
-) -> Vec<Vec<u8>> {
+pub fn splitters(mut samples: Vec<Vec<u8>>, parts: usize, order: &impl SortOrder) -> Vec<Vec<u8>> {
     samples.sort_by(|one, other| order.compare(one, other));
     let count = samples.len();
     let mut chosen: Vec<Vec<u8>> =

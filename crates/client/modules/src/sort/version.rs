@@ -27,9 +27,7 @@ fn rank(name: &[u8]) -> u8 {
 fn prefix_len(name: &[u8]) -> usize {
     let is_inner = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'~';
     let (mut at, mut len) = (0, 0);
-    while at < name.len() {
-        at += 1;
-        len = at;
+    loop {
         while at + 1 < name.len()
             && name[at] == b'.'
             && (name[at + 1].is_ascii_alphabetic() || name[at + 1] == b'~')
@@ -37,8 +35,12 @@ fn prefix_len(name: &[u8]) -> usize {
             at += 2;
             at += name[at..].iter().take_while(|byte| is_inner(byte)).count();
         }
+        if at == name.len() {
+            return len;
+        }
+        at += 1;
+        len = at;
     }
-    len
 }
 
 /// Order of a byte that is no digit; the end of a name is before all but `~`.
