@@ -263,3 +263,36 @@ pub fn plan_merge(
     }
     Ok(plan)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_lie_one_after_the_other() {
+        let runs = RunLengths::from([(0, vec![3, 0, 5]), (7, vec![1, 2, 0])]);
+        assert_eq!(range_offsets(&runs), (vec![0, 4, 6], 11));
+        assert_eq!(range_offsets(&RunLengths::new()), (vec![], 0));
+    }
+
+    #[test]
+    fn large_sorts_have_more_ranges() {
+        assert_eq!(range_count(0, 1), 1);
+        assert_eq!(range_count(SPLIT_LEN_MIN - 1, 8), 1);
+        assert_eq!(range_count(SPLIT_LEN_MIN, 8), 4);
+        assert_eq!(range_count(64 << 20, 1), 4);
+        assert_eq!(range_count(2 << 30, 1), 64);
+        assert_eq!(range_count(u64::MAX, 1), RANGES_MAX as usize);
+    }
+
+    #[test]
+    fn a_rule_without_sense_is_refused() {
+        let rule = SortRule { record: Some((100, 0, 101)), ..SortRule::default() };
+        assert!(rule.order().is_err());
+        let rule = SortRule { numeric: true, human: true, ..SortRule::default() };
+        assert!(rule.order().is_err());
+        let rule = SortRule { keys: vec!["0".into()], ..SortRule::default() };
+        assert!(rule.order().is_err());
+        assert!(SortRule::default().order().is_ok());
+    }
+}

@@ -319,6 +319,47 @@ fn sort_prints_what_the_real_one_does() {
 }
 
 #[test]
+fn names_are_found_and_sizes_added_up_as_by_the_real_ones() {
+    if !has("find") || !has("du") {
+        return;
+    }
+    let files = ToolFiles::new("1");
+    let sorted = |text: String| {
+        let mut lines: Vec<String> = text.split("\\n").map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    for words in [
+        "/data",
+        "/data -type f -size +10k",
+        "/data -type f -size -2",
+        "/data -name l*",
+        "/data -iname BIG -o -name one",
+        "/data ! -name *a* -type f",
+        "/data -maxdepth 1 -mindepth 1",
+        "/data -empty",
+        "/data/deep -newer /data/one -type d -name nothing",
+        "/data -mtime +1",
+        "/data -type f -links 1 -mtime 0",
+    ] {
+        let args: Vec<String> = words.split(' ').map(str::to_owned).collect();
+        let ours = files.run("find", &args);
+        let real = files.real("find", &args);
+        assert_eq!(ours.status.code(), Some(real.1), "find {words}: {ours:?}");
+        let ours = ours.stdout.escape_ascii().to_string();
+        assert_eq!(sorted(ours), sorted(real.0), "find {words}");
+    }
+    for words in ["-ab /data/big", "-bc /data/big /data/one /data/empty", "-b -h /data/big"] {
+        files.compare_words("du", words);
+    }
+    // Directories take other space here; the order is that of bytes.
+    let all = files.samite.ok(["du", "-ab", "/data/deep"]);
+    let paths: Vec<&str> = all.lines().filter_map(|line| line.split('\t').nth(1)).collect();
+    assert_eq!(paths, ["/data/deep/er/long", "/data/deep/er", "/data/deep/late", "/data/deep"]);
+    assert!(files.samite.fails(1, ["find", "/none"]).contains("No such file or directory"));
+}
+
+#[test]
 fn records_are_made_sorted_and_checked() {
     let samite = Samite::up(2);
     samite.ok(["gen", "120000", "/records"]);

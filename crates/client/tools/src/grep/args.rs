@@ -242,3 +242,41 @@ impl GrepArgs {
         globs
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(words: &str) -> Result<(GrepOrder, ToolCall)> {
+        let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
+        let call = GrepArgs::of_words(&words)?.call()?;
+        Ok((crate::call::decode(&call.arguments)?, call))
+    }
+
+    #[test]
+    fn words_are_read_as_grep_reads_them() {
+        let (order, tool) = call("-nc -A2 -C 1 -E -F foo /a /b").unwrap();
+        assert_eq!(order.patterns, [b"foo"]);
+        assert_eq!(order.options.syntax, PatternSyntax::Fixed);
+        assert_eq!((order.options.after, order.options.before), (Some(2), Some(1)));
+        assert_eq!(order.options.report, GrepReport::Count);
+        assert!(order.options.names && order.options.line_numbers);
+        assert_eq!(tool.paths, [b"/a", b"/b"]);
+        let (order, _) = call("-e a -e -b /a -h -H -n -n -q -l").unwrap();
+        assert_eq!(order.patterns, [&b"a"[..], b"-b"]);
+        assert_eq!((order.options.names, order.options.report), (true, GrepReport::Quiet));
+        let (order, tool) = call("-r -m -1 foo //").unwrap();
+        assert_eq!((order.options.max_count, tool.paths), (None, vec![b"/".to_vec()]));
+        let (order, _) = call("-m 99999999999999999999 foo /a").unwrap();
+        assert_eq!(order.options.max_count, Some(u64::MAX));
+    }
+
+    #[test]
+    fn words_without_sense_are_refused() {
+        for words in
+            ["foo", "foo a", "-A x foo /a", "-e", "\\( /a", "\\(a\\)\\1 /a", "--color=always a /a"]
+        {
+            assert!(call(words).is_err(), "{words}");
+        }
+    }
+}

@@ -439,3 +439,39 @@ impl SortedSource<Error> for LineCursor<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_whole_lines_or_records() {
+        let rule = SortRule::default();
+        let text = b"rest\nab\nc\n\nde\ncut";
+        assert_eq!(samples(&rule, text, 9, 9), [&b"ab"[..], b"c", b"", b"de"]);
+        assert_eq!(samples(&rule, text, 0, 9)[0], b"rest");
+        assert_eq!(samples(&rule, text, 9, 2), [&b"ab"[..], b""]);
+        assert!(samples(&rule, b"no end", 0, 9).is_empty());
+        let rule = SortRule { record: Some((3, 0, 2)), ..SortRule::default() };
+        assert_eq!(samples(&rule, b"xabcdefx", 5, 9), [b"abc", b"def"]);
+        assert!(samples(&rule, b"", 5, 9).is_empty());
+    }
+
+    #[test]
+    fn lines_of_a_text_come_one_after_the_other() {
+        for (text, expected) in [
+            (&b""[..], &[][..]),
+            (b"a", &[&b"a"[..]]),
+            (b"a\n\nb\n", &[b"a", b"", b"b"]),
+            (b"\n", &[b""]),
+        ] {
+            let mut cursor = LineCursor::new(text);
+            let mut lines = Vec::new();
+            while let Some(line) = cursor.current() {
+                lines.push(line.to_vec());
+                cursor.advance().unwrap();
+            }
+            assert_eq!(lines, expected);
+        }
+    }
+}
