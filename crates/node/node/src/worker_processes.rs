@@ -25,7 +25,6 @@ use samite_wire::worker::{WORKER_READY, WorkerFrameHeader, WorkerKind, WorkerSta
 
 use self::identity::WorkerIdentity;
 use self::process::{WorkerProcess, read_answer};
-pub(crate) use self::table::WorkerCall;
 use self::table::{PendingCalls, WorkerId, WorkerTable};
 use crate::control_reply::{ReplyTo, refused};
 use crate::mutex::lock;
@@ -80,6 +79,13 @@ impl Default for WorkerLimits {
 /// How often a worker's thread looks whether it is idle.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// A request to a worker, and where its answer goes.
+#[derive(Debug)]
+pub(crate) struct WorkerCall {
+    pub(crate) to: ReplyTo,
+    pub(crate) message: Vec<u8>,
+}
+
 /// Sends an answer to where it is waited for.
 type AnswerSender = Arc<dyn Fn(ReplyTo, ControlReply) + Send + Sync>;
 
@@ -88,7 +94,7 @@ pub(crate) struct WorkerProcesses {
     node: NodeId,
     config: Option<WorkerConfig>,
     own_uid: u32,
-    table: Arc<Mutex<WorkerTable>>,
+    table: Arc<Mutex<WorkerTable<WorkerCall>>>,
 }
 
 impl WorkerProcesses {
@@ -160,12 +166,12 @@ struct WorkerThread {
     identity: WorkerIdentity,
     id: WorkerId,
     config: WorkerConfig,
-    table: Arc<Mutex<WorkerTable>>,
+    table: Arc<Mutex<WorkerTable<WorkerCall>>>,
     answer: AnswerSender,
 }
 
 impl WorkerThread {
-    fn table(&self) -> MutexGuard<'_, WorkerTable> {
+    fn table(&self) -> MutexGuard<'_, WorkerTable<WorkerCall>> {
         lock(&self.table)
     }
 
@@ -220,7 +226,7 @@ impl WorkerThread {
         &self,
         calls: &Receiver<WorkerCall>,
         mut socket: &UnixStream,
-        pending: &Mutex<PendingCalls>,
+        pending: &Mutex<PendingCalls<ReplyTo>>,
     ) {
         let mut last = Instant::now();
         loop {
@@ -249,7 +255,7 @@ impl WorkerThread {
     }
 
     /// Passes answers back, until the worker has ended or says what makes no sense.
-    fn pass_back(&self, mut socket: UnixStream, pending: &Mutex<PendingCalls>) {
+    fn pass_back(&self, mut socket: UnixStream, pending: &Mutex<PendingCalls<ReplyTo>>) {
         while let Ok((request, answer)) = read_answer(&mut socket) {
             if let (WORKER_READY, Some(id)) = (request, answer.first_chunk()) {
                 self.table().is_client(self.id, ClientId(u64::from_le_bytes(*id)));

@@ -131,6 +131,7 @@ fn one(args: &StatusArgs, target: &ClusterTarget) -> Result<(), CommandFailure> 
         durable(&mut out, &answers)?;
         tls(&mut out, &file.setup)?;
         table(&mut out, &answers, state)?;
+        workers(&mut out, &answers)?;
         ends(&mut out, target, &file, &answers)?;
     }
     out.finish()?;
@@ -341,6 +342,22 @@ fn ends(
     for mount in mounts::records(&target.dir) {
         if let Some(how) = node_life::ended_other(mount.pid, mount.start_ticks) {
             tell(format!("mount on {}", mount.path.display()), mount.pid, how)?;
+        }
+    }
+    Ok(())
+}
+
+/// A line for each worker process.
+fn workers(
+    out: &mut CommandOutput,
+    answers: &[(&NodeEntry, SamiteResult<NodeStatus>)],
+) -> Result<(), CommandFailure> {
+    for (entry, answer) in answers {
+        for worker in answer.iter().flat_map(|status| &status.workers) {
+            out.line(format!(
+                "node {}: {} worker of uid {} (pid {}), {} requests, {} s",
+                entry.node, worker.kind, worker.uid, worker.pid, worker.requests, worker.uptime_s,
+            ))?;
         }
     }
     Ok(())

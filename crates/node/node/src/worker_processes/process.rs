@@ -1,11 +1,12 @@
 //! One worker process: its start, what it answers, its end.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -23,6 +24,8 @@ const END_PATIENCE: Duration = Duration::from_secs(2);
 const END_LOOK: Duration = Duration::from_millis(2);
 /// A log that is longer is begun anew at the next start.
 const LOG_LEN_MAX: u64 = 1 << 20;
+/// Bytes of its end in which the last line is looked for.
+const LAST_LINE_LEN: u64 = 400;
 /// Programs that modules could want; workers get no other part of the node's environment.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
@@ -31,6 +34,7 @@ const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 pub(super) struct WorkerProcess {
     child: Mutex<Child>,
     socket: UnixStream,
+    log: PathBuf,
 }
 
 impl WorkerProcess {
@@ -49,7 +53,9 @@ impl WorkerProcess {
             Error::new(ErrorKind::Io, format!("start the {kind} worker of uid {uid}: {error}"))
         };
         let (socket, theirs) = UnixStream::pair().map_err(failed)?;
-        let log = log_file(node, kind, identity, config).map_err(failed)?;
+        let log_name = format!("{node}.worker-{kind}-{}.log", identity.uid());
+        let log_path = config.log_dir.join(log_name);
+        let log = log_file(&log_path).map_err(failed)?;
         let mut command = Command::new(&config.program);
         let limits = config.limits;
         command
@@ -76,7 +82,7 @@ impl WorkerProcess {
         // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
         unsafe { command.pre_exec(move || confine(&limits, parent)) };
         let child = command.spawn().map_err(failed)?;
-        Ok(Self { child: Mutex::new(child), socket })
+        Ok(Self { child: Mutex::new(child), socket, log: log_path })
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -93,6 +99,10 @@ impl WorkerProcess {
         let until = Instant::now() + END_PATIENCE;
         loop {
             match child.try_wait() {
+                Ok(Some(status)) if status.code().is_some_and(|code| code != 0) => {
+                    let words = last_line(&self.log).unwrap_or_default();
+                    return format!("{}: {words}", how(status));
+                }
                 Ok(Some(status)) => return how(status),
                 Ok(None) if Instant::now() < until => std::thread::sleep(END_LOOK),
                 Ok(None) => break,
@@ -184,19 +194,23 @@ pub(super) fn read_answer(socket: &mut UnixStream) -> io::Result<(u64, Vec<u8>)>
 }
 
 /// What a worker prints is a file of its own.
-fn log_file(
-    node: NodeId,
-    kind: WorkerKind,
-    identity: &WorkerIdentity,
-    config: &WorkerConfig,
-) -> io::Result<File> {
-    let name = format!("{node}.worker-{kind}-{}.log", identity.uid());
-    let path = config.log_dir.join(name);
+fn log_file(path: &Path) -> io::Result<File> {
     let is_long = path.metadata().is_ok_and(|meta| meta.len() > LOG_LEN_MAX);
     let mut options = OpenOptions::new();
     options.create(true).mode(0o600);
     if is_long {
-        drop(options.clone().write(true).truncate(true).open(&path)?);
+        drop(options.clone().write(true).truncate(true).open(path)?);
     }
-    options.append(true).open(&path)
+    options.append(true).open(path)
+}
+
+/// The last line of it, if there is one.
+fn last_line(path: &Path) -> Option<String> {
+    let mut file = File::open(path).ok()?;
+    let len = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(len.saturating_sub(LAST_LINE_LEN))).ok()?;
+    let mut end = Vec::new();
+    file.take(LAST_LINE_LEN).read_to_end(&mut end).ok()?;
+    let text = String::from_utf8_lossy(&end);
+    text.lines().next_back().filter(|line| !line.is_empty()).map(str::to_owned)
 }

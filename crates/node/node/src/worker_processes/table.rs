@@ -8,17 +8,8 @@ use std::time::Instant;
 use samite_types::{ClientId, Error, ErrorKind, Result};
 use samite_wire::worker::{WorkerKind, WorkerStatus};
 
-use crate::control_reply::ReplyTo;
-
 /// Most requests of a worker that are not answered; so there is always room for one in its queue.
 pub(super) const UNDER_WAY_MAX: u32 = 64;
-
-/// A request to a worker.
-#[derive(Debug)]
-pub(crate) struct WorkerCall {
-    pub(crate) to: ReplyTo,
-    pub(crate) message: Vec<u8>,
-}
 
 /// A worker process, among all that the node has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,9 +19,9 @@ pub(super) struct WorkerId(u64);
 type WorkerKey = (WorkerKind, u32);
 
 #[derive(Debug)]
-struct WorkerEntry {
+struct WorkerEntry<C> {
     key: WorkerKey,
-    calls: SyncSender<WorkerCall>,
+    calls: SyncSender<C>,
     since: Instant,
     pid: u32,
     client: Option<ClientId>,
@@ -38,19 +29,19 @@ struct WorkerEntry {
     requests: u64,
 }
 
-/// See the module.
+/// The workers, and the queues of calls `C` to them.
 #[derive(Debug)]
-pub(super) struct WorkerTable {
+pub(super) struct WorkerTable<C> {
     most: usize,
     next: u64,
     current: HashMap<WorkerKey, WorkerId>,
-    workers: BTreeMap<WorkerId, WorkerEntry>,
+    workers: BTreeMap<WorkerId, WorkerEntry<C>>,
     /// Of workers that may have ended; joined at the node's end.
     threads: BTreeMap<WorkerId, JoinHandle<()>>,
     is_over: bool,
 }
 
-impl WorkerTable {
+impl<C> WorkerTable<C> {
     /// A table of so many workers.
     pub(super) fn new(most: usize) -> Self {
         Self {
@@ -71,8 +62,8 @@ impl WorkerTable {
     pub(super) fn add(
         &mut self,
         key: WorkerKey,
-        call: WorkerCall,
-    ) -> Result<Option<(WorkerId, Receiver<WorkerCall>)>> {
+        call: C,
+    ) -> Result<Option<(WorkerId, Receiver<C>)>> {
         if self.is_over {
             return Err(Error::new(ErrorKind::Unavailable, "node is stopping"));
         }
@@ -155,7 +146,7 @@ impl WorkerTable {
 
     pub(super) fn statuses(&self) -> Vec<WorkerStatus> {
         let workers = self.workers.values();
-        let status = |entry: &WorkerEntry| WorkerStatus {
+        let status = |entry: &WorkerEntry<C>| WorkerStatus {
             kind: entry.key.0,
             uid: entry.key.1,
             pid: entry.pid,
@@ -181,27 +172,141 @@ impl WorkerTable {
     }
 }
 
-/// Requests that a worker has not answered.
-#[derive(Debug, Default)]
-pub(super) struct PendingCalls {
+/// Requests that a worker has not answered, and where their answers go.
+#[derive(Debug)]
+pub(super) struct PendingCalls<R> {
     next: u64,
-    waiting: HashMap<u64, ReplyTo>,
+    waiting: HashMap<u64, R>,
 }
 
-impl PendingCalls {
+impl<R> Default for PendingCalls<R> {
+    fn default() -> Self {
+        Self { next: 0, waiting: HashMap::new() }
+    }
+}
+
+impl<R> PendingCalls<R> {
     /// Notes one, and returns its number.
-    pub(super) fn add(&mut self, to: ReplyTo) -> u64 {
+    pub(super) fn add(&mut self, to: R) -> u64 {
         self.next += 1;
         self.waiting.insert(self.next, to);
         self.next
     }
 
     /// The worker has answered a request. `None`: there is no such, or it was answered.
-    pub(super) fn take(&mut self, request: u64) -> Option<ReplyTo> {
+    pub(super) fn take(&mut self, request: u64) -> Option<R> {
         self.waiting.remove(&request)
     }
 
-    pub(super) fn take_all(&mut self) -> Vec<ReplyTo> {
+    pub(super) fn take_all(&mut self) -> Vec<R> {
         self.waiting.drain().map(|(_, to)| to).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MOST: usize = 2;
+
+    #[derive(Clone, Debug)]
+    enum TableEvent {
+        Call(u32),
+        /// The worker with this index, among all there were, answers, ends, or is looked at.
+        Answers(usize),
+        Ends(usize),
+        IsIdle(usize),
+    }
+
+    fn events() -> impl Strategy<Value = Vec<TableEvent>> {
+        let event = prop_oneof![
+            8 => (0..3_u32).prop_map(TableEvent::Call),
+            4 => (0..8_usize).prop_map(TableEvent::Answers),
+            1 => (0..8_usize).prop_map(TableEvent::Ends),
+            1 => (0..8_usize).prop_map(TableEvent::IsIdle),
+        ];
+        proptest::collection::vec(event, 0..300)
+    }
+
+    /// A worker that was started: its user, its queue, and calls that it has not answered.
+    struct StartedWorker {
+        id: WorkerId,
+        uid: u32,
+        queue: Receiver<u32>,
+        open: Vec<u32>,
+        is_there: bool,
+    }
+
+    proptest! {
+        #[test]
+        fn each_call_goes_to_the_one_worker_of_its_user(events in events()) {
+            let mut table = WorkerTable::new(MOST);
+            let mut workers: Vec<StartedWorker> = Vec::new();
+            let mut number = 0;
+            for event in events {
+                match event {
+                    TableEvent::Call(uid) => {
+                        number += 1;
+                        let there = workers.iter().position(|one| one.is_there && one.uid == uid);
+                        let open = there.map_or(0, |at| workers[at].open.len());
+                        let living = workers.iter().filter(|one| one.is_there).count();
+                        match table.add((WorkerKind::Native, uid), number) {
+                            Ok(Some((id, queue))) => {
+                                prop_assert!(there.is_none() && living < MOST);
+                                let open = Vec::new();
+                                workers.push(StartedWorker { id, uid, queue, open, is_there: true });
+                            }
+                            Ok(None) => prop_assert!(there.is_some()),
+                            Err(error) => {
+                                prop_assert_eq!(error.kind(), ErrorKind::Busy);
+                                let is_full = open >= UNDER_WAY_MAX as usize;
+                                prop_assert!(is_full || (there.is_none() && living == MOST));
+                                continue;
+                            }
+                        }
+                        let at = there.unwrap_or(workers.len() - 1);
+                        prop_assert_eq!(workers[at].queue.try_recv(), Ok(number));
+                        workers[at].open.push(number);
+                    }
+                    TableEvent::Answers(at) => {
+                        if let Some(one) = workers.get_mut(at).filter(|one| one.open.pop().is_some()) {
+                            table.answered(one.id);
+                        }
+                    }
+                    TableEvent::Ends(at) => {
+                        if let Some(one) = workers.get_mut(at) {
+                            table.remove(one.id);
+                            one.is_there = false;
+                            prop_assert!(one.queue.recv().is_err(), "its queue has ended");
+                        }
+                    }
+                    TableEvent::IsIdle(at) => {
+                        if let Some(one) = workers.get_mut(at).filter(|one| one.is_there) {
+                            let is_idle = table.remove_idle(one.id);
+                            prop_assert_eq!(is_idle, one.open.is_empty());
+                            one.is_there = !is_idle;
+                        }
+                    }
+                }
+                prop_assert_eq!(
+                    table.statuses().len(),
+                    workers.iter().filter(|one| one.is_there).count()
+                );
+            }
+            table.end();
+            prop_assert!(table.is_over() && table.statuses().is_empty());
+            let late = table.add((WorkerKind::Native, 0), 0).unwrap_err();
+            prop_assert_eq!(late.kind(), ErrorKind::Unavailable);
+        }
+    }
+
+    #[test]
+    fn an_answer_goes_where_it_is_waited_for_once() {
+        let mut calls = PendingCalls::default();
+        let (first, second) = (calls.add("first"), calls.add("second"));
+        assert_eq!((calls.take(second), calls.take(second)), (Some("second"), None));
+        assert_eq!((calls.take_all(), calls.take(first)), (vec!["first"], None));
     }
 }
