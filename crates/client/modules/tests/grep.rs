@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use samite_modules::FilePiece;
 use samite_modules::grep::{
-    GrepMatcher, GrepOptions, GrepPrinter, GrepReport, GrepScanner, PatternError, PatternSyntax,
+    GrepLine, GrepLineKind, GrepMatcher, GrepOptions, GrepPartial, GrepPrinter, GrepReport,
+    GrepScanner, PatternError, PatternSyntax,
 };
 
 #[derive(Clone)]
@@ -225,6 +226,88 @@ fn case() -> impl Strategy<Value = GrepCase> {
                 step,
             })
     })
+}
+
+const ODD_BASIC: &str = r"
+    a\) \( \(a [b-a] [a [[:foo:]] [:alpha:] [[.space.]] [[.a.]-b] a\{1 a\{2,1\} a\{x\} \{1\}a
+    ^*ab \(^*ab\) \(*a\) $)b a$b a^b \ a\b*b \<*a [a\]] []-a] [^]a] [a-a-b] [--a] [\xff]
+    a\{40000\} *
+";
+const ODD_EXTENDED: &str = r"
+    a) ({) (*) (*a) () a||b | {1}a {a a{1 a{2,1} a{,2} ^*ab ^{1}a \<*a a** a+*?b ( (a a{1,2}{2}
+    [[=a=]]b a{40000} + (^|b)a
+";
+
+/// Patterns that GNU grep's automaton and the library read in different ways, or that are refused.
+#[test]
+fn odd_patterns_are_read_as_grep_reads_them() {
+    let directory = tempfile::tempdir().expect("a directory is made");
+    for (syntax, patterns) in
+        [(PatternSyntax::Basic, ODD_BASIC), (PatternSyntax::Extended, ODD_EXTENDED)]
+    {
+        for (pattern, report) in patterns
+            .split_whitespace()
+            .flat_map(|pattern| [(pattern, GrepReport::Lines), (pattern, GrepReport::Parts)])
+        {
+            let case = GrepCase {
+                patterns: vec![pattern.as_bytes().to_vec()],
+                options: GrepOptions { syntax, report, ..GrepOptions::default() },
+                as_text: true,
+                files: vec![
+                    b"a)\nab\n*ab\n{1}a\na{1\n^a\n\nb a-b{1,2}\naab bba\na^b a$b $)b".to_vec(),
+                ],
+                cuts: vec![3, 11],
+                step: 2,
+            };
+            let printed = ours(&case).expect("needs no other grep");
+            assert_eq!(printed, real(&case, directory.path()), "{case:?}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_a_pattern_or_refused(
+        pattern in prop::collection::vec(prop::sample::select(b"ab[]()\\{}*^$|.:=-,12\xff\0<".to_vec()), 0..20),
+        extended in any::<bool>(),
+        ignore_case in any::<bool>(),
+    ) {
+        let syntax = if extended { PatternSyntax::Extended } else { PatternSyntax::Basic };
+        let options = GrepOptions { syntax, ignore_case, ..GrepOptions::default() };
+        if let Ok(matcher) = GrepMatcher::new(&[&pattern], options) {
+            let piece = FilePiece { bytes: b"ab\n[1", offset: 0, before: None };
+            let mut more = |_: &mut Vec<u8>| Ok::<_, Infallible>(false);
+            let Ok(partial) = GrepScanner::new(&matcher).scan(&piece, false, &mut more);
+            prop_assert!(partial.selected <= 2);
+        }
+    }
+
+    #[test]
+    fn damaged_results_do_no_harm(
+        lines in prop::collection::vec(any::<(u8, u64, u64, u64, u64)>(), 0..6),
+        text in prop::collection::vec(any::<u8>(), 0..20),
+        counts in any::<(u64, u64)>(),
+        options in options(),
+    ) {
+        let lines = lines.into_iter().map(|(kind, number, offset, len, line_len)| {
+            let kind = match kind % 3 {
+                0 => GrepLineKind::Selected,
+                1 => GrepLineKind::Context,
+                _ => GrepLineKind::Part,
+            };
+            GrepLine { kind, number, offset, len, line_len }
+        });
+        let partial =
+            GrepPartial { lines: lines.collect(), text, selected: counts.0, newlines: counts.1 };
+        let matcher = GrepMatcher::new(&[b"a"], options).expect("a pattern");
+        let mut printer = GrepPrinter::new(&matcher);
+        let mut out = Vec::new();
+        printer.begin_file(b"f", false);
+        printer.join(&partial, &mut out);
+        printer.join(&partial, &mut out);
+        printer.end_file(&mut out);
+        prop_assert!(printer.exit_code() <= 1);
+    }
 }
 
 /// What the kernels print; `None` where they leave it to the real program.
