@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use samite_modules::FilePiece;
 use samite_modules::grep::{
-    GrepLine, GrepLineKind, GrepMatcher, GrepOptions, GrepPartial, GrepPrinter, GrepReport,
-    GrepScanner, PatternError, PatternSyntax,
+    FileGlobs, GrepLine, GrepLineKind, GrepMatcher, GrepOptions, GrepPartial, GrepPrinter,
+    GrepReport, GrepScanner, PatternError, PatternSyntax,
 };
 
 #[derive(Clone)]
@@ -226,6 +226,58 @@ fn case() -> impl Strategy<Value = GrepCase> {
                 step,
             })
     })
+}
+
+#[test]
+fn globs_choose_the_files_that_grep_searches() {
+    let directory = tempfile::tempdir().expect("a directory is made");
+    let names = ["a.rs", "b.rs", "ab", "a.c", "[x", "a*"];
+    std::fs::create_dir(directory.path().join("d")).expect("a directory is made");
+    for name in names {
+        std::fs::write(directory.path().join("d").join(name), "x").expect("a file is written");
+    }
+    let globs = ["*.rs", "a*", "?.rs", "[ab].c", "[!a]*", "d/*", "[x", "a\\*", "*", "[[x]*"];
+    for (one, other) in globs.iter().flat_map(|one| globs.iter().map(move |other| (one, other))) {
+        for includes in [[true, true], [true, false], [false, true], [false, false]] {
+            let mut chosen = FileGlobs::default();
+            let mut arguments = Vec::new();
+            for (includes, glob) in includes.into_iter().zip([one, other]) {
+                chosen.add(includes, glob.as_bytes());
+                let option = if includes { "--include" } else { "--exclude" };
+                arguments.push(format!("{option}={glob}"));
+            }
+            let paths = names.map(|name| format!("d/{name}"));
+            let listed = |args: &[&str], named: bool| {
+                let mut command = Command::new("grep");
+                command.env("LC_ALL", "C").current_dir(directory.path());
+                command.args(&arguments).args(["-l", "x"]).args(args);
+                let output = command.args(paths.iter().filter(|_| named)).output();
+                let output = output.expect("grep runs").stdout;
+                let mut lines: Vec<String> =
+                    String::from_utf8_lossy(&output).lines().map(String::from).collect();
+                lines.sort();
+                lines
+            };
+            let ours = |whole: bool| {
+                let admits = |path: &&String| {
+                    chosen.admits(if whole { path.as_bytes() } else { &path.as_bytes()[2..] })
+                };
+                let mut lines: Vec<String> = paths.iter().filter(admits).cloned().collect();
+                lines.sort();
+                lines
+            };
+            let case = format!("{includes:?} {one} {other}");
+            assert_eq!(ours(true), listed(&["-s"], true), "named, {case}");
+            assert_eq!(
+                ours(false),
+                listed(&["-r", "."], false)
+                    .iter()
+                    .map(|path| path.trim_start_matches("./").to_string())
+                    .collect::<Vec<_>>(),
+                "found, {case}"
+            );
+        }
+    }
 }
 
 const ODD_BASIC: &str = r"
