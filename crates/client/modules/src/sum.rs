@@ -31,7 +31,7 @@ impl CrcPartial {
         };
         // A sum of 32 bits in a number of 64.
         self.crc = joined as u32;
-        self.len += next.len;
+        self.len = self.len.wrapping_add(next.len);
     }
 
     /// The sum, if this is the whole file.

@@ -41,25 +41,26 @@ impl SortSummary {
         let Some(ends) = next.ends else { return };
         let before = self.records;
         self.append(next.records, next.checksum, ends);
-        self.duplicates += next.duplicates;
-        self.unordered += next.unordered;
-        let first = next.first_unordered.map(|first| before + first);
+        // What comes from another node may be damaged: a wrong sum is better than a panic.
+        self.duplicates = self.duplicates.wrapping_add(next.duplicates);
+        self.unordered = self.unordered.wrapping_add(next.unordered);
+        let first = next.first_unordered.map(|first| before.wrapping_add(first));
         self.first_unordered = self.first_unordered.or(first);
     }
 
     fn append(&mut self, records: u64, checksum: u128, ends: ([u8; KEY_LEN], [u8; KEY_LEN])) {
         if let Some((_, last)) = self.ends {
             match ends.0.cmp(&last) {
-                std::cmp::Ordering::Equal => self.duplicates += 1,
+                std::cmp::Ordering::Equal => self.duplicates = self.duplicates.wrapping_add(1),
                 std::cmp::Ordering::Less => {
-                    self.unordered += 1;
+                    self.unordered = self.unordered.wrapping_add(1);
                     self.first_unordered = self.first_unordered.or(Some(self.records));
                 }
                 std::cmp::Ordering::Greater => {}
             }
         }
         self.ends = Some((self.ends.map_or(ends.0, |(first, _)| first), ends.1));
-        self.records += records;
+        self.records = self.records.wrapping_add(records);
         self.checksum = self.checksum.wrapping_add(checksum);
     }
 

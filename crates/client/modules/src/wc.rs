@@ -119,8 +119,9 @@ struct ColumnSpan {
 impl ColumnSpan {
     /// Column of the end, if the span begins at column `start`.
     fn end(self, start: u64) -> u64 {
-        let before = start + self.before;
-        self.after_tab.map_or(before, |after| (before / 8 + 1) * 8 + after)
+        let before = start.wrapping_add(self.before);
+        let tab = (before / 8 + 1).wrapping_mul(8);
+        self.after_tab.map_or(before, |after| tab.wrapping_add(after))
     }
 
     fn push(&mut self, byte: u8) {
@@ -137,7 +138,7 @@ impl ColumnSpan {
         match &mut self.after_tab {
             Some(after) => *after = next.end(*after),
             None => {
-                self.before += next.before;
+                self.before = self.before.wrapping_add(next.before);
                 self.after_tab = next.after_tab;
             }
         }
@@ -195,11 +196,13 @@ impl WcPartial {
 
     /// Adds the counts of the piece that follows.
     pub fn join(&mut self, next: &WcPartial) {
-        self.lines += next.lines;
-        self.bytes += next.bytes;
-        self.words += next.words;
+        // What comes from another node may be damaged: a wrong sum is better than a panic.
+        self.lines = self.lines.wrapping_add(next.lines);
+        self.bytes = self.bytes.wrapping_add(next.bytes);
+        self.words = self.words.wrapping_add(next.words);
         if let Some(in_word) = next.begins_in_word {
-            self.words -= u64::from(in_word && self.ends_in_word);
+            let joined = u64::from(in_word && self.ends_in_word);
+            self.words = self.words.wrapping_sub(joined);
             self.begins_in_word = self.begins_in_word.or(next.begins_in_word);
             self.ends_in_word = next.ends_in_word;
         }

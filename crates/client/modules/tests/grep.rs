@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use samite_modules::FilePiece;
 use samite_modules::grep::{
-    GrepMatcher, GrepOptions, GrepPrinter, GrepReport, GrepScanner, PatternError, PatternSyntax,
+    FileGlobs, GrepLine, GrepLineKind, GrepMatcher, GrepOptions, GrepPartial, GrepPrinter,
+    GrepReport, GrepScanner, PatternError, PatternSyntax,
 };
 
 #[derive(Clone)]
@@ -225,6 +226,140 @@ fn case() -> impl Strategy<Value = GrepCase> {
                 step,
             })
     })
+}
+
+#[test]
+fn globs_choose_the_files_that_grep_searches() {
+    let directory = tempfile::tempdir().expect("a directory is made");
+    let names = ["a.rs", "b.rs", "ab", "a.c", "[x", "a*"];
+    std::fs::create_dir(directory.path().join("d")).expect("a directory is made");
+    for name in names {
+        std::fs::write(directory.path().join("d").join(name), "x").expect("a file is written");
+    }
+    let globs = ["*.rs", "a*", "?.rs", "[ab].c", "[!a]*", "d/*", "[x", "a\\*", "*", "[[x]*"];
+    for (one, other) in globs.iter().flat_map(|one| globs.iter().map(move |other| (one, other))) {
+        for includes in [[true, true], [true, false], [false, true], [false, false]] {
+            let mut chosen = FileGlobs::default();
+            let mut arguments = Vec::new();
+            for (includes, glob) in includes.into_iter().zip([one, other]) {
+                chosen.add(includes, glob.as_bytes());
+                let option = if includes { "--include" } else { "--exclude" };
+                arguments.push(format!("{option}={glob}"));
+            }
+            let paths = names.map(|name| format!("d/{name}"));
+            let listed = |args: &[&str], named: bool| {
+                let mut command = Command::new("grep");
+                command.env("LC_ALL", "C").current_dir(directory.path());
+                command.args(&arguments).args(["-l", "x"]).args(args);
+                let output = command.args(paths.iter().filter(|_| named)).output();
+                let output = output.expect("grep runs").stdout;
+                let mut lines: Vec<String> =
+                    String::from_utf8_lossy(&output).lines().map(String::from).collect();
+                lines.sort();
+                lines
+            };
+            let ours = |whole: bool| {
+                let admits = |path: &&String| {
+                    chosen.admits(if whole { path.as_bytes() } else { &path.as_bytes()[2..] })
+                };
+                let mut lines: Vec<String> = paths.iter().filter(admits).cloned().collect();
+                lines.sort();
+                lines
+            };
+            let case = format!("{includes:?} {one} {other}");
+            assert_eq!(ours(true), listed(&["-s"], true), "named, {case}");
+            assert_eq!(
+                ours(false),
+                listed(&["-r", "."], false)
+                    .iter()
+                    .map(|path| path.trim_start_matches("./").to_string())
+                    .collect::<Vec<_>>(),
+                "found, {case}"
+            );
+        }
+    }
+}
+
+const ODD_BASIC: &str = r"
+    a\) \( \(a [b-a] [a [[:foo:]] [:alpha:] [[.space.]] [[.a.]-b] a\{1 a\{2,1\} a\{x\} \{1\}a
+    ^*ab \(^*ab\) \(*a\) $)b a$b a^b \ a\b*b \<*a [a\]] []-a] [^]a] [a-a-b] [--a] [\xff]
+    a\{40000\} *
+";
+const ODD_EXTENDED: &str = r"
+    a) ({) (*) (*a) () a||b | {1}a {a a{1 a{2,1} a{,2} ^*ab ^{1}a \<*a a** a+*?b ( (a a{1,2}{2}
+    [[=a=]]b a{40000} + (^|b)a
+";
+
+/// Patterns that GNU grep's automaton and the library read in different ways, or that are refused.
+#[test]
+fn odd_patterns_are_read_as_grep_reads_them() {
+    let directory = tempfile::tempdir().expect("a directory is made");
+    for (syntax, patterns) in
+        [(PatternSyntax::Basic, ODD_BASIC), (PatternSyntax::Extended, ODD_EXTENDED)]
+    {
+        for (pattern, report) in patterns
+            .split_whitespace()
+            .flat_map(|pattern| [(pattern, GrepReport::Lines), (pattern, GrepReport::Parts)])
+        {
+            let case = GrepCase {
+                patterns: vec![pattern.as_bytes().to_vec()],
+                options: GrepOptions { syntax, report, ..GrepOptions::default() },
+                as_text: true,
+                files: vec![
+                    b"a)\nab\n*ab\n{1}a\na{1\n^a\n\nb a-b{1,2}\naab bba\na^b a$b $)b".to_vec(),
+                ],
+                cuts: vec![3, 11],
+                step: 2,
+            };
+            let printed = ours(&case).expect("needs no other grep");
+            assert_eq!(printed, real(&case, directory.path()), "{case:?}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_a_pattern_or_refused(
+        pattern in prop::collection::vec(prop::sample::select(b"ab[]()\\{}*^$|.:=-,12\xff\0<".to_vec()), 0..20),
+        extended in any::<bool>(),
+        ignore_case in any::<bool>(),
+    ) {
+        let syntax = if extended { PatternSyntax::Extended } else { PatternSyntax::Basic };
+        let options = GrepOptions { syntax, ignore_case, ..GrepOptions::default() };
+        if let Ok(matcher) = GrepMatcher::new(&[&pattern], options) {
+            let piece = FilePiece { bytes: b"ab\n[1", offset: 0, before: None };
+            let mut more = |_: &mut Vec<u8>| Ok::<_, Infallible>(false);
+            let Ok(partial) = GrepScanner::new(&matcher).scan(&piece, false, &mut more);
+            prop_assert!(partial.selected <= 2);
+        }
+    }
+
+    #[test]
+    fn damaged_results_do_no_harm(
+        lines in prop::collection::vec(any::<(u8, u64, u64, u64, u64)>(), 0..6),
+        text in prop::collection::vec(any::<u8>(), 0..20),
+        counts in any::<(u64, u64)>(),
+        options in options(),
+    ) {
+        let lines = lines.into_iter().map(|(kind, number, offset, len, line_len)| {
+            let kind = match kind % 3 {
+                0 => GrepLineKind::Selected,
+                1 => GrepLineKind::Context,
+                _ => GrepLineKind::Part,
+            };
+            GrepLine { kind, number, offset, len, line_len }
+        });
+        let partial =
+            GrepPartial { lines: lines.collect(), text, selected: counts.0, newlines: counts.1 };
+        let matcher = GrepMatcher::new(&[b"a"], options).expect("a pattern");
+        let mut printer = GrepPrinter::new(&matcher);
+        let mut out = Vec::new();
+        printer.begin_file(b"f", false);
+        printer.join(&partial, &mut out);
+        printer.join(&partial, &mut out);
+        printer.end_file(&mut out);
+        prop_assert!(printer.exit_code() <= 1);
+    }
 }
 
 /// What the kernels print; `None` where they leave it to the real program.

@@ -15,8 +15,9 @@ impl FileGlobs {
     }
 
     /// Whether a file is searched. The last glob that matches decides; where none does, the file
-    /// is searched unless the first glob includes. `path` is what was named, or what was found
-    /// below it: a glob matches it from its start, or from behind any of its slashes.
+    /// is searched unless the first glob includes. `path` is a file as it was named, or the last
+    /// component of one that was found in a directory: a glob matches it from its start, or from
+    /// behind any of its slashes.
     #[must_use]
     pub fn admits(&self, path: &[u8]) -> bool {
         let deciding = self.globs.iter().rev().find(|(_, glob)| matches_tail(glob, path));

@@ -86,7 +86,7 @@ impl GrepPrinter {
         } else {
             self.lines(partial, out);
         }
-        self.file.lines += partial.newlines;
+        self.file.lines = self.file.lines.wrapping_add(partial.newlines);
         self.goes_on()
     }
 
@@ -142,7 +142,7 @@ impl GrepPrinter {
     fn lines(&mut self, partial: &GrepPartial, out: &mut Vec<u8>) {
         let mut text = &partial.text[..];
         for line in &partial.lines {
-            // What comes from another node may be damaged: no text is better than a panic.
+            // What comes from another node may be damaged: a wrong line is better than a panic.
             let len = usize::try_from(line.len).unwrap_or(usize::MAX).min(text.len());
             let own;
             (own, text) = text.split_at(len);
@@ -160,7 +160,7 @@ impl GrepPrinter {
     }
 
     fn selected(&mut self, line: &GrepLine, text: &[u8], out: &mut Vec<u8>) {
-        let number = self.file.lines + line.number;
+        let number = self.file.lines.wrapping_add(line.number);
         let first = self.file.waiting.front().map_or(line.offset, |first| first.offset);
         let has_groups = self.options.before.is_some() || self.options.after.is_some();
         if has_groups && self.printed && self.file.printed_to != Some(first) {
@@ -171,7 +171,7 @@ impl GrepPrinter {
         }
         self.whole(out, b':', number, line.offset, text);
         self.printed = true;
-        self.file.printed_to = Some(line.offset + line.line_len);
+        self.file.printed_to = Some(line.offset.wrapping_add(line.line_len));
         self.file.selected += 1;
         self.file.pending = self.options.after.unwrap_or(0);
         self.file.parts_of = match self.options.report {
@@ -182,7 +182,7 @@ impl GrepPrinter {
 
     fn part(&mut self, line: &GrepLine, text: &[u8], out: &mut Vec<u8>) {
         let separator = if self.options.invert { b'-' } else { b':' };
-        let number = self.file.lines + line.number;
+        let number = self.file.lines.wrapping_add(line.number);
         match (self.file.parts_of, self.file.waiting.pop_back()) {
             (PartsOf::Printed, _) => self.print(out, separator, number, line.offset, text),
             (PartsOf::Waiting, Some(mut waiting)) => {
@@ -195,7 +195,7 @@ impl GrepPrinter {
 
     /// A line that is not selected, or no more.
     fn context(&mut self, line: &GrepLine, text: &[u8], out: &mut Vec<u8>) {
-        let number = self.file.lines + line.number;
+        let number = self.file.lines.wrapping_add(line.number);
         let has_parts = self.options.report == GrepReport::Parts && self.options.invert;
         let parts_of = |parts| if has_parts { parts } else { PartsOf::Nothing };
         self.file.parts_of = PartsOf::Nothing;
@@ -203,7 +203,7 @@ impl GrepPrinter {
             self.file.pending -= 1;
             self.file.parts_of = parts_of(PartsOf::Printed);
             self.whole(out, b'-', number, line.offset, text);
-            self.file.printed_to = Some(line.offset + line.line_len);
+            self.file.printed_to = Some(line.offset.wrapping_add(line.line_len));
             return;
         }
         let before = self.options.before.unwrap_or(0);
@@ -216,7 +216,8 @@ impl GrepPrinter {
         self.file.parts_of = parts_of(PartsOf::Waiting);
         let waiting = &mut self.file.waiting;
         // Between lines that are not neighbours is one that cannot be printed any more.
-        if waiting.back().is_some_and(|last| last.offset + last.line_len != line.offset) {
+        if waiting.back().is_some_and(|last| last.offset.wrapping_add(last.line_len) != line.offset)
+        {
             waiting.clear();
         }
         if waiting.len() as u64 >= before {
@@ -237,7 +238,7 @@ impl GrepPrinter {
             out.push(separator);
         }
         if self.options.line_numbers {
-            append_number(out, number + 1);
+            append_number(out, number.wrapping_add(1));
             out.push(separator);
         }
         if self.options.byte_offsets {

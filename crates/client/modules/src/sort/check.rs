@@ -55,9 +55,9 @@ impl OrderCheck {
         {
             self.disorder = Some((self.lines, first.clone()));
         }
-        let disorder = next.disorder.map(|(number, line)| (self.lines + number, line));
+        let disorder = next.disorder.map(|(number, line)| (self.lines.wrapping_add(number), line));
         self.disorder = self.disorder.take().or(disorder);
-        self.lines += next.lines;
+        self.lines = self.lines.wrapping_add(next.lines);
         self.ends = Some((self.ends.take().map_or(first, |(first, _)| first), last));
     }
 
@@ -65,7 +65,7 @@ impl OrderCheck {
     /// `sort: FILE:NUMBER: disorder: TEXT`. With one, the exit code is 1.
     #[must_use]
     pub fn disorder(&self) -> Option<(u64, &[u8])> {
-        self.disorder.as_ref().map(|(number, line)| (number + 1, &line[..]))
+        self.disorder.as_ref().map(|(number, line)| (number.wrapping_add(1), &line[..]))
     }
 }
 
