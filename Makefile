@@ -21,7 +21,7 @@ FROM ?= 0
 
 FUZZ_SOCKET ?=
 
-.PHONY: fuzz-socket help setup build run test test-programs test-upgrade stress chaos sim test-posix fmt lint tidy unit conformance docs demo bench bench-posix test-million fuzz clean
+.PHONY: fuzz-socket help setup build run test test-programs test-upgrade stress chaos sim test-posix fmt lint tidy unit conformance docs demo bench bench-modules bench-posix test-million fuzz clean
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -82,6 +82,9 @@ docs: build ## check the pages: links lead somewhere, commands work
 
 bench: build ## every operation and its ratio to the machine's floor
 	@$(SAMITE) bench $(PATTERN) --seconds $(SECONDS)
+
+bench-modules: build ## tools beside the data, and GNU's on the same bytes (SIZE=2G ROUNDS=5)
+	@SAMITE=$(SAMITE) scripts/bench-modules.sh
 
 bench-posix: build ## the real mdtest and IOR, beside tmpfs and libfuse (IOR_DIR, PASSTHROUGH_HP; bench/posix.sh --help)
 	@SAMITE=$(SAMITE) bench/posix.sh

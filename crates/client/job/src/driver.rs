@@ -4,6 +4,7 @@
 mod node_driver;
 
 use std::io::Write;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use samite_client::Client;
 use samite_types::{Error, ErrorKind, NodeId, Result};
 use samite_worker::Module;
-use samite_worker::messages::{JobLimits, TaskCounts};
+use samite_worker::messages::{JobLimits, PieceOutput, TaskCounts};
 
 use crate::outputs::JobOutputs;
 use crate::plan::JobPlan;
@@ -32,7 +33,13 @@ pub struct JobOptions<'a> {
     pub limits: JobLimits,
     /// Most bytes of output.
     pub output_max: u64,
+    /// Looks at output as it comes, and says which pieces need no output any more: their tasks are
+    /// not waited for.
+    pub unneeded: Option<UnneededPieces<'a>>,
 }
+
+/// See [`JobOptions::unneeded`].
+pub type UnneededPieces<'a> = &'a (dyn Fn(&PieceOutput) -> Option<Range<u64>> + Sync);
 
 /// How far a job is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,15 @@
 //! The plan of a job: the pieces of its input, and the tasks that have them.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use samite_client::{Client, Dataset};
-use samite_fs::{CallerContext, FileAttributes, FileKind, FileSystem, INLINE_LEN_MAX};
-use samite_types::{Error, ErrorKind, NodeId, PartitionId, Result};
+use samite_fs::{CallerContext, FileSystem, INLINE_LEN_MAX};
+use samite_types::{NodeId, PartitionId, Result};
 use samite_worker::messages::{FilePiece, KeyRange, OrderedFile, TASK_LEN_MAX, TaskInputOrder};
 use samite_worker::{JobFile, JobInput};
+
+use crate::walk::{FileWalk, InputFile};
 
 /// Most bytes of input of a task.
 const TASK_BYTES_MAX: u64 = 64 << 20;
@@ -73,6 +76,20 @@ pub struct PlannedTask {
     pub bytes: u64,
 }
 
+impl PlannedTask {
+    /// Whether all its pieces are of these.
+    pub(crate) fn is_within(&self, pieces: &Range<u64>) -> bool {
+        match &self.input {
+            TaskInputOrder::Files { pieces: own, .. } => {
+                own.iter().all(|piece| pieces.contains(&piece.number))
+            }
+            TaskInputOrder::Records { partitions, .. } => {
+                partitions.iter().all(|(number, _)| pieces.contains(number))
+            }
+        }
+    }
+}
+
 /// Plans a job over this input, as this user. What clients have written to files and not settled is
 /// settled by that.
 ///
@@ -84,107 +101,23 @@ pub fn plan(client: &Client, who: &CallerContext, input: &InputSelection) -> Res
         InputSelection::Files { dataset, paths, is_recursive } => {
             client.dataset(dataset)?;
             let fs = FileSystem::open(client, dataset)?;
-            let mut walk = FileWalk { fs: &fs, who, is_recursive: *is_recursive, files: vec![] };
+            let mut walk = FileWalk {
+                fs: &fs,
+                who,
+                is_recursive: *is_recursive,
+                keeps_directories: false,
+                admits: &|_| true,
+                failed: &mut |_, error| Err(error),
+                found: Vec::new(),
+            };
             for path in paths {
                 walk.named(path)?;
             }
-            plan_files(&fs, dataset, walk.files)
+            plan_files(&fs, dataset, &walk.found, PieceCut::ByNode)
         }
         InputSelection::Records { dataset, is_raw, range } => {
             plan_records(client, dataset, *is_raw, range)
         }
-    }
-}
-
-/// A file of the input.
-struct InputFile {
-    path: Vec<u8>,
-    ino: u64,
-    size: u64,
-    home: PartitionId,
-}
-
-/// Finds the files of a job.
-struct FileWalk<'a> {
-    fs: &'a FileSystem,
-    who: &'a CallerContext,
-    is_recursive: bool,
-    files: Vec<InputFile>,
-}
-
-impl FileWalk<'_> {
-    fn named(&mut self, path: &[u8]) -> Result<()> {
-        let attr = self.fs.stat(self.who, path, true)?;
-        if attr.kind == FileKind::Directory {
-            if self.is_recursive {
-                return self.tree(path.to_vec());
-            }
-            let words = format!("{}: it is a directory", String::from_utf8_lossy(path));
-            return Err(Error::new(ErrorKind::IsDirectory, words));
-        }
-        let (parent, name) = split(path);
-        let parent = self.fs.stat(self.who, parent, true)?;
-        self.file(path.to_vec(), &attr, self.fs.entry_partition(parent.ino, name))
-    }
-
-    fn file(&mut self, path: Vec<u8>, attr: &FileAttributes, home: PartitionId) -> Result<()> {
-        if attr.kind != FileKind::File {
-            let words = format!("{}: it is no file", String::from_utf8_lossy(&path));
-            return Err(Error::new(ErrorKind::Unsupported, words));
-        }
-        // Before any task begins: the worker checks it again.
-        self.fs.access(self.who, &path, 4, true)?;
-        self.files.push(InputFile { path, ino: attr.ino, size: attr.size, home });
-        Ok(())
-    }
-
-    /// All files below a directory, by name; symbolic links in it are not followed.
-    fn tree(&mut self, root: Vec<u8>) -> Result<()> {
-        let mut waiting = vec![root];
-        while let Some(dir) = waiting.pop() {
-            let ino = self.fs.stat(self.who, &dir, true)?.ino;
-            let mut handle = self.fs.read_dir(self.who, dir.as_slice())?;
-            let mut entries = Vec::new();
-            while let Some(entry) = handle.next_entry()? {
-                if !matches!(&*entry.name, b"." | b"..") {
-                    entries.push(entry);
-                }
-            }
-            entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-            let mut below = Vec::new();
-            for entry in entries {
-                let mut path = dir.clone();
-                if path.last() != Some(&b'/') {
-                    path.push(b'/');
-                }
-                path.extend_from_slice(&entry.name);
-                match entry.kind {
-                    FileKind::Directory => below.push(path),
-                    FileKind::File => {
-                        let home = self.fs.entry_partition(ino, &entry.name);
-                        // The listing's size of a file that is being written may lag behind.
-                        let attr = match entry.attr {
-                            Some(attr) if attr.size <= INLINE_LEN_MAX && attr.size > 0 => attr,
-                            _ => self.fs.stat(self.who, &path, false)?,
-                        };
-                        self.file(path, &attr, home)?;
-                    }
-                    _ => {}
-                }
-            }
-            waiting.extend(below.into_iter().rev());
-        }
-        Ok(())
-    }
-}
-
-/// The directory of a path, and the name in it.
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
-    let path = &path[..end];
-    match path.iter().rposition(|byte| *byte == b'/') {
-        Some(0) | None => (b"/", path.strip_prefix(b"/").unwrap_or(path)),
-        Some(at) => (&path[..at], &path[at + 1..]),
     }
 }
 
@@ -206,10 +139,34 @@ struct TaskCutter<'a> {
     plan: JobPlan,
 }
 
-fn plan_files(fs: &FileSystem, dataset: &str, files: Vec<InputFile>) -> Result<JobPlan> {
+/// How files are cut into the pieces of tasks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PieceCut {
+    /// A task has what lies at one node.
+    #[default]
+    ByNode,
+    /// So, and a file is one piece, at the node with its beginning.
+    WholeFiles,
+    /// A task has what lies one after the other in the input, wherever that is.
+    InOrder,
+}
+
+/// Plans a job over files that were found.
+///
+/// # Errors
+/// As of the store.
+pub fn plan_files(
+    fs: &FileSystem,
+    dataset: &str,
+    files: &[InputFile],
+    cut: PieceCut,
+) -> Result<JobPlan> {
     let bytes = files.iter().map(|file| file.size).sum::<u64>();
     let nodes = fs.client().map()?.nodes().len().max(1) as u64;
-    let listed = files.iter().map(|file| JobFile { path: file.path.clone(), size: file.size });
+    let listed = files.iter().map(|file| {
+        let (path, size, is_directory) = (file.path.clone(), file.size, file.is_directory);
+        JobFile { path, size, is_directory }
+    });
     let plan = JobPlan {
         input: JobInput::Files(listed.collect()),
         pieces: Vec::new(),
@@ -226,13 +183,20 @@ fn plan_files(fs: &FileSystem, dataset: &str, files: Vec<InputFile>) -> Result<J
             let is_small = file.size <= INLINE_LEN_MAX;
             let place = |at| if is_small { file.home } else { fs.data_partition(file.ino, at) };
             let home = place(at);
-            let node = fs.dataset().node_of(home)?;
+            let node = match (cut, cutter.drafts.first_key_value()) {
+                (PieceCut::InOrder, Some((node, _))) => *node,
+                _ => fs.dataset().node_of(home)?,
+            };
             let start = at;
             // Chunks of the same node that lie one after the other.
             loop {
                 at = file.size.min((at / chunk_len + 1) * chunk_len);
+                if cut == PieceCut::WholeFiles {
+                    at = file.size;
+                }
                 let goes_on = at < file.size && at - start < task_bytes;
-                if !goes_on || fs.dataset().node_of(place(at))? != node {
+                let is_anywhere = cut == PieceCut::InOrder;
+                if !goes_on || !is_anywhere && fs.dataset().node_of(place(at))? != node {
                     break;
                 }
             }
@@ -254,7 +218,7 @@ impl TaskCutter<'_> {
         let draft = self.drafts.entry(node).or_default();
         if draft.files.last().is_none_or(|last| last.number != number) {
             draft.paths += file.path.len();
-            let InputFile { path, ino, size, home } = file;
+            let InputFile { path, ino, size, home, .. } = file;
             let (path, ino, size, home) = (path.clone(), *ino, *size, *home);
             draft.files.push(OrderedFile { number, path, ino, size, home });
         }
@@ -313,22 +277,4 @@ fn plan_records(client: &Client, name: &str, is_raw: bool, range: &KeyRange) -> 
         bytes: 0,
         dataset,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_have_a_directory_and_a_name() {
-        let cases: [(&[u8], &[u8], &[u8]); 4] = [
-            (b"/a", b"/", b"a"),
-            (b"/a/b", b"/a", b"b"),
-            (b"/a/b//", b"/a", b"b"),
-            (b"a", b"/", b"a"),
-        ];
-        for (path, dir, name) in cases {
-            assert_eq!(split(path), (dir, name));
-        }
-    }
 }

@@ -198,6 +198,16 @@ impl TaskTable {
         again
     }
 
+    /// Tasks whose output is not needed any more: they count as done.
+    pub fn drop_tasks(&mut self, is_unneeded: impl Fn(u32) -> bool) {
+        for (number, task) in (0_u32..).zip(&mut self.tasks) {
+            if task.phase != TaskPhase::Done && is_unneeded(number) {
+                task.phase = TaskPhase::Done;
+                self.left -= 1;
+            }
+        }
+    }
+
     /// The job is to end without a result. The first reason counts.
     pub fn fail(&mut self, error: &Error) {
         if self.standing() == JobStanding::Runs {

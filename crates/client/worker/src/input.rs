@@ -10,6 +10,7 @@ use samite_fs::CallerContext;
 use samite_types::{Error, ErrorKind, NodeId, Result};
 
 use self::files::FileInput;
+pub use self::files::TaskFile;
 use self::records::RecordInput;
 use crate::messages::TaskInputOrder;
 use crate::tasks::TaskState;
@@ -22,7 +23,7 @@ pub struct TaskInput {
 }
 
 enum InputSource {
-    Files(FileInput),
+    Files(Box<FileInput>),
     Records(RecordInput),
 }
 
@@ -116,6 +117,27 @@ impl TaskInput {
         self.state.check()?;
         match &mut self.source {
             InputSource::Files(files) => files.read_past(&self.state),
+            InputSource::Records(_) => Err(other_kind("files")),
+        }
+    }
+
+    /// A number of this task that no other task of the job has: that of its first piece.
+    #[must_use]
+    pub fn first_piece(&self) -> u64 {
+        match &self.source {
+            InputSource::Files(files) => files.first_piece(),
+            InputSource::Records(records) => records.first_piece(),
+        }
+    }
+
+    /// Opens a file for writing, which there is already, in the dataset of the files that are read.
+    /// A task that runs again writes it again: it is to write the same.
+    ///
+    /// # Errors
+    /// As of the store; `StaleHandle`: the name is not that of the file with this inode number.
+    pub fn open_for_writing(&self, path: &[u8], ino: Option<u64>) -> Result<TaskFile> {
+        match &self.source {
+            InputSource::Files(files) => files.open_for_writing(path, ino, &self.state),
             InputSource::Records(_) => Err(other_kind("files")),
         }
     }

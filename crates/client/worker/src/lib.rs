@@ -13,9 +13,7 @@ pub mod messages;
 mod module;
 pub mod runtime;
 mod tasks;
-mod word_count;
 
 pub use module::{
     JobFile, JobInput, MergedPiece, Module, ModuleCall, ModuleRegistry, PieceOutputs, TaskOutput,
 };
-pub use word_count::WordCount;

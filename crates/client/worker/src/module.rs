@@ -78,6 +78,8 @@ pub struct JobFile {
     pub path: Vec<u8>,
     /// Bytes, when the job began.
     pub size: u64,
+    /// It is a directory, which counts as an empty file.
+    pub is_directory: bool,
 }
 
 /// The outputs of a job.

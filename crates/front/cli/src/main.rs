@@ -22,9 +22,9 @@ use clap::{Parser, Subcommand};
 
 use cluster::ClusterTarget;
 use commands::{
-    acknowledge, attach, bench, data, dataset, df, down, dump, events, fault, files, host_start,
-    job, key, kv, load, logs, ls, mount, node, object, run, scrub, set, stage, stat, status,
-    ticket, up, worker,
+    acknowledge, attach, bench, data, dataset, df, down, du, dump, events, fault, files, find,
+    host_start, job, key, kv, load, logs, ls, mount, node, object, run, scrub, set, stage, stat,
+    status, ticket, tool, up, worker,
 };
 use failure::{CommandFailure, EXIT_CODES};
 
@@ -85,6 +85,8 @@ enum TopCommand {
     Stat(stat::StatArgs),
     Set(set::SetArgs),
     Df(df::DfArgs),
+    Du(du::DuArgs),
+    Find(find::FindArgs),
     Kv(kv::KvArgs),
     Object(object::ObjectArgs),
     Dataset(dataset::DatasetArgs),
@@ -98,6 +100,13 @@ enum TopCommand {
     Ticket(ticket::TicketArgs),
     Key(key::KeyArgs),
     Job(job::JobArgs),
+    Grep(tool::GrepCommand),
+    Wc(tool::WcCommand),
+    Sort(tool::SortCommand),
+    Count(tool::CountCommand),
+    Sum(tool::SumCommand),
+    Gen(tool::GenCommand),
+    Valsort(tool::ValsortCommand),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
     BenchPeer(bench::PeerArgs),
@@ -178,6 +187,8 @@ fn carry_out(command: TopCommand, target: &ClusterTarget) -> Result<(), CommandF
         TopCommand::Stat(args) => stat::run(&args, target),
         TopCommand::Set(args) => set::run(&args, target),
         TopCommand::Df(args) => df::run(&args, target),
+        TopCommand::Du(args) => du::run(&args, target),
+        TopCommand::Find(args) => find::run(&args, target),
         TopCommand::Kv(args) => kv::run(&args, target),
         TopCommand::Object(args) => object::run(&args, target),
         TopCommand::Dataset(args) => dataset::run(&args, target),
@@ -193,6 +204,13 @@ fn carry_out(command: TopCommand, target: &ClusterTarget) -> Result<(), CommandF
         TopCommand::Bench(args) => bench::run(&args),
         TopCommand::BenchPeer(args) => bench::peer(&args),
         TopCommand::Job(args) => job::run(&args, target),
+        TopCommand::Grep(args) => tool::grep(&args, target),
+        TopCommand::Sort(args) => tool::sort(&args, target),
+        TopCommand::Wc(args) => tool::wc(&args, target),
+        TopCommand::Count(args) => tool::count(&args, target),
+        TopCommand::Sum(args) => tool::sum(&args, target),
+        TopCommand::Gen(args) => tool::generate(&args, target),
+        TopCommand::Valsort(args) => tool::valsort(&args, target),
         TopCommand::Worker(args) => worker::run(&args),
     }
 }

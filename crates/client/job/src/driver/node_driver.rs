@@ -130,10 +130,15 @@ impl NodeDriver<'_> {
 
     fn take(&mut self, run: TaskRunId, told: &TaskProgress) {
         let mut state = self.shared.state();
-        if state.table.progress(run, told) == OutputUse::Keep
-            && let Err(error) = state.outputs.add(run.task, &told.output)
-        {
-            state.table.fail(&error);
+        if state.table.progress(run, told) == OutputUse::Keep {
+            if let Err(error) = state.outputs.add(run.task, &told.output) {
+                state.table.fail(&error);
+            }
+            let unneeded = self.shared.options.unneeded.into_iter();
+            for pieces in unneeded.flat_map(|look| told.output.iter().filter_map(look)) {
+                let tasks = &self.shared.plan.tasks;
+                state.table.drop_tasks(|task| tasks[task as usize].is_within(&pieces));
+            }
         }
         if told.end.is_some() {
             self.ended.push(self.attempt(run));

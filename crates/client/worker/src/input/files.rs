@@ -1,5 +1,7 @@
 //! Pieces of files.
 
+use std::sync::Arc;
+
 use samite_fs::{CallerContext, FileSystem, INLINE_LEN_MAX, OpenFile, OpenFlags};
 use samite_types::{Error, ErrorKind, NodeId, PartitionId, Result};
 
@@ -19,6 +21,7 @@ pub(super) struct FileInput {
     node: NodeId,
     files: Vec<OrderedFile>,
     pieces: std::vec::IntoIter<FilePiece>,
+    first_piece: u64,
     open: Option<(u32, OpenFile)>,
     piece: Option<FilePiece>,
     /// Where in the file to read next.
@@ -43,12 +46,36 @@ impl FileInput {
             context: place.context.clone(),
             node: place.node,
             files,
+            first_piece: pieces.first().map_or(0, |piece| piece.number),
             pieces: pieces.into_iter(),
             open: None,
             piece: None,
             at: 0,
             buffer: vec![0; READ_LEN],
         })
+    }
+
+    /// Opens a file of the same dataset for writing.
+    pub(super) fn open_for_writing(
+        &self,
+        path: &[u8],
+        ino: Option<u64>,
+        state: &Arc<TaskState>,
+    ) -> Result<TaskFile> {
+        let flags = OpenFlags { write: true, ..OpenFlags::default() };
+        let file = self.fs.open_file(&self.context, path, flags, 0)?;
+        if ino.is_some_and(|ino| ino != file.ino()) {
+            let words =
+                format!("{}: another file has got this name", String::from_utf8_lossy(path));
+            return Err(Error::new(ErrorKind::StaleHandle, words));
+        }
+        let (fs, node, state) = (self.fs.clone(), self.node, Arc::clone(state));
+        Ok(TaskFile { fs, node, file, path: path.to_vec(), state })
+    }
+
+    /// Number of the first piece.
+    pub(super) fn first_piece(&self) -> u64 {
+        self.first_piece
     }
 
     pub(super) fn next_piece(&mut self, state: &TaskState) -> Result<Option<InputPiece>> {
@@ -122,5 +149,47 @@ impl FileInput {
             0..=INLINE_LEN_MAX => file.home,
             _ => self.fs.data_partition(file.ino, self.at),
         }
+    }
+}
+
+/// A file of the store that a task writes. What is written counts as what is read: by where it lies.
+pub struct TaskFile {
+    fs: FileSystem,
+    node: NodeId,
+    file: OpenFile,
+    path: Vec<u8>,
+    state: Arc<TaskState>,
+}
+
+impl TaskFile {
+    /// Writes all of `bytes` at this offset.
+    ///
+    /// # Errors
+    /// As of the store, with the file and the offset; `Interrupted`, `Timeout`: the task is to end.
+    pub fn write_at(&self, mut bytes: &[u8], mut at: u64) -> Result<()> {
+        let chunk_len = self.fs.chunk_len();
+        while !bytes.is_empty() {
+            self.state.check()?;
+            let left = chunk_len - at % chunk_len;
+            let len = usize::try_from(left).unwrap_or(bytes.len()).min(bytes.len());
+            let written = self.file.write_at(&bytes[..len], at).map_err(|error| {
+                let path = String::from_utf8_lossy(&self.path);
+                error.context(format_args!("{path}, at byte {at}"))
+            })?;
+            let partition = self.fs.data_partition(self.file.ino(), at);
+            let is_local = self.fs.dataset().node_of(partition)? == self.node;
+            self.state.add_input(written as u64, is_local);
+            bytes = &bytes[written..];
+            at += written as u64;
+        }
+        Ok(())
+    }
+
+    /// Settles what was written.
+    ///
+    /// # Errors
+    /// As of the store.
+    pub fn close(self) -> Result<()> {
+        self.file.close()
     }
 }

@@ -36,6 +36,11 @@ impl RecordInput {
         Self { dataset, node, is_raw, range, partitions, partition: None }
     }
 
+    /// Number of the first piece that is left.
+    pub(super) fn first_piece(&self) -> u64 {
+        self.partitions.as_slice().first().map_or(0, |(number, _)| *number)
+    }
+
     pub(super) fn next_piece(&mut self, state: &TaskState) -> Option<InputPiece> {
         let next = self.partitions.next();
         self.partition = next.map(|(_, partition)| partition);

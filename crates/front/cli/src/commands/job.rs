@@ -1,7 +1,7 @@
 //! `samite job`: work that is done beside the data.
 
-mod driving;
-mod store_output;
+pub mod driving;
+pub mod store_output;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -222,7 +222,7 @@ fn list(records: &JobRecords, json: bool) -> Result<(), CommandFailure> {
 }
 
 /// What was read, moved and returned.
-fn summary(job: &JobRecord) -> String {
+pub fn summary(job: &JobRecord) -> String {
     format!(
         "job {} {}: {} of {} tasks, {} records or files, {} local, {} moved, {} returned, {:.2} s",
         job.id,

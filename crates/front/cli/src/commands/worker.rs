@@ -8,16 +8,31 @@ use std::time::Duration;
 use samite_client::runtime::{NodeEntry, RuntimeDir, TicketFile};
 use samite_client::{Client, ClientOptions, ClusterConfig};
 use samite_fs::CallerContext;
+use samite_tools::{
+    CheckModule, CountModule, GenModule, GrepModule, MergeModule, RunModule, SampleModule,
+    SumModule, ValsortModule, WcModule,
+};
 use samite_types::NodeId;
 use samite_wire::worker::WorkerKind;
+use samite_worker::ModuleRegistry;
 use samite_worker::input::WorkerPlace;
 use samite_worker::runtime::{WorkerSettings, serve};
-use samite_worker::{ModuleRegistry, WordCount};
 
 use crate::failure::{CommandFailure, IoContext};
 
 /// The modules that this program has.
-pub const MODULES: ModuleRegistry = ModuleRegistry(&[&WordCount]);
+pub const MODULES: ModuleRegistry = ModuleRegistry(&[
+    &GrepModule,
+    &WcModule,
+    &CountModule,
+    &SumModule,
+    &GenModule,
+    &ValsortModule,
+    &CheckModule,
+    &SampleModule,
+    &RunModule,
+    &MergeModule,
+]);
 
 /// Longest time of a request of a worker: a node that dies is waited for.
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -20,6 +20,7 @@ use samite_launch::process;
 use samite_types::{
     Clock, Entropy, Error, ErrorKind, Result as SamiteResult, SystemClock, SystemEntropy,
 };
+use samite_worker::messages::TaskCounts;
 use samite_worker::{Module, ModuleCall};
 
 use super::store_output::StoreOutput;
@@ -38,33 +39,16 @@ const SIGNAL_PATIENCE: Duration = Duration::from_secs(3);
 const INTERRUPTED_CODE: i32 = 130;
 
 /// Runs a job here, or begins one that runs on by itself.
-pub fn run(args: &RunJobArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
+pub(super) fn run(args: &RunJobArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let (module, call) = args.module()?;
     // Before anything is written down.
     args.input(&call)?;
     let is_detached = args.job_id.is_some();
-    let ended = Arc::new(AtomicBool::new(false));
-    if !args.detach {
-        let asked = Arc::clone(&ended);
-        signals::on_stop(move || {
-            asked.store(true, Ordering::Release);
-            std::thread::sleep(SIGNAL_PATIENCE);
-            std::process::exit(INTERRUPTED_CODE);
-        })?;
-    }
+    let ended = if args.detach { Arc::default() } else { end_by_signal()? };
     let client = target.connect()?;
     let id =
         args.job_id.clone().unwrap_or_else(|| format!("{:08x}", SystemEntropy.next_u64() as u32));
-    let records = JobRecords::new(&client);
-    let mut job = DrivenJob {
-        record: new_record(&id, args),
-        began: Instant::now(),
-        ended,
-        written: Instant::now(),
-        looked: Instant::now(),
-        records,
-    };
-    job.records.write(&job.record)?;
+    let mut job = DrivenJob::begin(&client, new_record(&id, args), ended)?;
     if args.detach {
         return detach(&id, target);
     }
@@ -74,6 +58,18 @@ pub fn run(args: &RunJobArgs, target: &ClusterTarget) -> Result<(), CommandFailu
         tell_end(args, &job.record);
     }
     exit_as(done?.exit_code)
+}
+
+/// Becomes true when a signal asks for the end.
+fn end_by_signal() -> Result<Arc<AtomicBool>, CommandFailure> {
+    let ended = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&ended);
+    signals::on_stop(move || {
+        asked.store(true, Ordering::Release);
+        std::thread::sleep(SIGNAL_PATIENCE);
+        std::process::exit(INTERRUPTED_CODE);
+    })?;
+    Ok(ended)
 }
 
 /// The line at the end.
@@ -87,14 +83,18 @@ fn tell_end(args: &RunJobArgs, record: &JobRecord) {
 }
 
 fn new_record(id: &str, args: &RunJobArgs) -> JobRecord {
-    let now = SystemClock.realtime().as_secs();
-    let system = rustix::system::uname();
     let text = |word: &OsString| word.to_string_lossy().into_owned();
     let mut words: Vec<String> = Vec::new();
     if let Some(dataset) = &args.dataset {
         words.extend(["--dataset".into(), dataset.clone()]);
     }
     words.extend(args.words.iter().map(text));
+    record_of_words(id, words)
+}
+
+fn record_of_words(id: &str, words: Vec<String>) -> JobRecord {
+    let now = SystemClock.realtime().as_secs();
+    let system = rustix::system::uname();
     JobRecord {
         id: id.to_owned(),
         state: JobState::Running,
@@ -150,9 +150,89 @@ struct DrivenJob {
     looked: Instant,
     /// A signal has asked for its end.
     ended: Arc<AtomicBool>,
+    /// Of parts that are over.
+    before: TaskCounts,
+    tasks_before: usize,
+}
+
+/// The job of a command of its own, which may have several parts, one after the other.
+pub struct ToolJob<'a> {
+    client: &'a Client,
+    job: DrivenJob,
+    id: u64,
+    done: JobReport,
+}
+
+impl<'a> ToolJob<'a> {
+    /// Writes down that it begins; it ends by a signal, too.
+    pub fn begin(client: &'a Client, words: Vec<String>) -> Result<Self, CommandFailure> {
+        let ended = end_by_signal()?;
+        let name = format!("{:08x}", SystemEntropy.next_u64() as u32);
+        let id = samite_job::parse_job_id(&name)?;
+        let job = DrivenJob::begin(client, record_of_words(&name, words), ended)?;
+        let (tasks, counts) = (Vec::new(), TaskCounts::default());
+        let done = JobReport { exit_code: 0, tasks, counts, time: Duration::ZERO };
+        Ok(Self { client, job, id, done })
+    }
+
+    /// Its number, as it is shown.
+    pub fn id(&self) -> &str {
+        &self.job.record.id
+    }
+
+    /// Carries out the next part, whose result goes to `out`. Returns its exit code.
+    pub fn run(
+        &mut self,
+        plan: &JobPlan,
+        mut options: JobOptions<'_>,
+        out: &mut dyn Write,
+    ) -> SamiteResult<u8> {
+        options.id = self.id;
+        // Workers tell the parts apart by it.
+        self.id += 1 << 32;
+        let report = self.job.drive(false, self.client, (plan, &options), out)?;
+        self.job.before.add(&report.counts);
+        self.job.tasks_before += report.tasks.len();
+        self.done.counts.add(&report.counts);
+        self.done.tasks.extend(report.tasks);
+        self.done.exit_code = report.exit_code;
+        Ok(report.exit_code)
+    }
+
+    /// Writes down how it has ended.
+    pub fn end<T>(
+        mut self,
+        done: Result<T, CommandFailure>,
+    ) -> Result<(T, JobRecord), CommandFailure> {
+        match done {
+            Ok(result) => {
+                self.job.end(&Ok(self.done));
+                Ok((result, self.job.record))
+            }
+            Err(failure) => {
+                let again = CommandFailure::new(failure.code, failure.message.clone());
+                self.job.end(&Err(failure));
+                Err(again)
+            }
+        }
+    }
 }
 
 impl DrivenJob {
+    /// Writes down that the job begins.
+    fn begin(
+        client: &Client,
+        record: JobRecord,
+        ended: Arc<AtomicBool>,
+    ) -> Result<Self, CommandFailure> {
+        let (now, records) = (Instant::now(), JobRecords::new(client));
+        let (before, tasks_before) = (TaskCounts::default(), 0);
+        let (began, written, looked) = (now, now, now);
+        let job = Self { record, began, ended, written, looked, records, before, tasks_before };
+        job.records.write(&job.record)?;
+        Ok(job)
+    }
+
     fn carry_out(
         &mut self,
         args: &RunJobArgs,
@@ -163,28 +243,35 @@ impl DrivenJob {
         let plan = samite_job::plan(client, &context, &args.input(&call)?)?;
         let id = samite_job::parse_job_id(&self.record.id)?;
         let (arguments, limits) = (call.arguments, args.limits());
-        let options = JobOptions { id, module, arguments, limits, output_max: args.output_limit };
+        let options = JobOptions {
+            id,
+            module,
+            arguments,
+            limits,
+            output_max: args.output_limit,
+            unneeded: None,
+        };
         if let Some(path) = &args.output {
             let fs = FileSystem::open(client, FILES_DATASET)?;
             let mut out = StoreOutput::begin(fs, context, path.bytes(), &self.record.id)?;
-            let report = self.drive(args, client, (&plan, &options), &mut out)?;
+            let report = self.drive(args.quiet, client, (&plan, &options), &mut out)?;
             out.finish()?;
             return Ok(report);
         }
         let mut out = std::io::BufWriter::with_capacity(64 << 10, std::io::stdout().lock());
-        let report = self.drive(args, client, (&plan, &options), &mut out)?;
+        let report = self.drive(args.quiet, client, (&plan, &options), &mut out)?;
         out.flush().doing("write to standard output")?;
         Ok(report)
     }
 
     fn drive(
         &mut self,
-        args: &RunJobArgs,
+        is_quiet: bool,
         client: &Client,
         (plan, options): (&JobPlan, &JobOptions<'_>),
         out: &mut dyn Write,
     ) -> SamiteResult<JobReport> {
-        let is_shown = !args.quiet && std::io::stderr().is_terminal();
+        let is_shown = !is_quiet && std::io::stderr().is_terminal();
         let bar = if is_shown { new_bar(plan) } else { ProgressBar::hidden() };
         let mut tell = |progress: &JobProgress| {
             draw(&bar, progress);
@@ -216,9 +303,12 @@ impl DrivenJob {
     }
 
     fn note(&mut self, progress: &JobProgress) {
-        let JobProgress { tasks_done, tasks, bytes, counts } = *progress;
+        let JobProgress { tasks_done, tasks, bytes, mut counts } = *progress;
+        counts.add(&self.before);
         let record = &mut self.record;
-        (record.tasks, record.tasks_done, record.bytes) = (tasks, tasks_done, bytes);
+        record.tasks = tasks + self.tasks_before;
+        record.tasks_done = tasks_done + self.tasks_before;
+        record.bytes = bytes;
         record.records = counts.records;
         record.bytes_local = counts.bytes_local;
         record.bytes_moved = counts.bytes_moved;
@@ -261,7 +351,7 @@ impl DrivenJob {
     }
 }
 
-fn umask() -> u32 {
+pub fn umask() -> u32 {
     // The only way to read the umask is to set it; no other thread makes files at this point.
     let umask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(umask);
