@@ -73,7 +73,7 @@ impl TaskInput {
     ) -> Result<Self> {
         let source = match order {
             TaskInputOrder::Files { dataset, files, pieces } => {
-                InputSource::Files(FileInput::open(place, &dataset, files, pieces)?)
+                InputSource::Files(Box::new(FileInput::open(place, &dataset, files, pieces)?))
             }
             TaskInputOrder::Records { dataset, is_raw, range, partitions } => {
                 let dataset = place.client.dataset(&dataset)?;
