@@ -50,6 +50,14 @@ struct WcOrder {
 }
 
 impl WcOrder {
+    /// Nothing is what wc counts where nothing is said.
+    fn read(arguments: &[u8]) -> Result<Self> {
+        if arguments.is_empty() {
+            return Ok(Self { fields: [true, true, false, true, false], named: 1 });
+        }
+        decode(arguments)
+    }
+
     fn fields(self) -> WcFields {
         let [lines, words, chars, bytes, longest] = self.fields;
         WcFields { lines, words, chars, bytes, longest }
@@ -111,7 +119,7 @@ impl Module for WcModule {
     }
 
     fn run(&self, arguments: &[u8], input: &mut TaskInput, out: &mut dyn TaskOutput) -> Result<()> {
-        let order: WcOrder = decode(arguments)?;
+        let order = WcOrder::read(arguments)?;
         let fields = order.fields();
         while let Some(piece) = input.next_piece()? {
             let mut counts = WcPartial::default();
@@ -150,7 +158,7 @@ impl Module for WcModule {
         outputs: &mut dyn PieceOutputs,
         out: &mut dyn Write,
     ) -> Result<u8> {
-        let order: WcOrder = decode(arguments)?;
+        let order = WcOrder::read(arguments)?;
         let fields = order.fields();
         let files = match input {
             JobInput::Files(files) => files,
@@ -175,7 +183,11 @@ impl Module for WcModule {
             joined.iter().map(WcPartial::counts).collect::<Vec<_>>()
         };
         let size = |file: &samite_worker::JobFile| (!file.is_directory).then_some(file.size);
-        let sizes: Vec<Option<u64>> = files.iter().map(size).collect();
+        let mut sizes: Vec<Option<u64>> = files.iter().map(size).collect();
+        if sizes.len() == 1 && order.named > 1 {
+            // A file that was named and is not there makes it more than one, too.
+            sizes.push(Some(0));
+        }
         let width = number_width(fields, &sizes);
         let mut total = WcCounts::default();
         for (file, counts) in files.iter().zip(&counts) {

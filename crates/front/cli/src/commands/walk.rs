@@ -26,8 +26,6 @@ pub enum WalkStep<'a> {
     Leave {
         /// Its path.
         path: &'a [u8],
-        /// What it is.
-        attr: &'a FileAttributes,
         /// As above.
         depth: usize,
     },
@@ -82,7 +80,7 @@ impl<'a> StoreWalk<'a> {
         while let Some(next) = waiting.pop() {
             let WaitingName { path, attr, depth, is_seen } = next;
             if is_seen {
-                visit(self, WalkStep::Leave { path: &path, attr: &attr, depth })?;
+                visit(self, WalkStep::Leave { path: &path, depth })?;
                 continue;
             }
             let name = path.rsplit(|byte| *byte == b'/').find(|part| !part.is_empty());
