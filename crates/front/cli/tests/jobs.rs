@@ -5,6 +5,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,6 +17,7 @@ use samite_client::{Client, ClientOptions};
 use samite_fs::{CallerContext, FileSystem};
 use samite_types::{Deadline, ErrorKind, NodeId, PartitionId};
 use samite_wire::worker::WorkerKind;
+use samite_tools::WcModule;
 use samite_worker::messages::{
     FilePiece, JobLimits, OrderedFile, TaskAttempt, TaskEnd, TaskInputOrder, TaskOrder, TaskPoll,
     WorkerAnswer, WorkerRequest, decode, encode,
@@ -92,14 +94,16 @@ fn prepare(samite: &Samite, len: usize) -> Vec<u8> {
 
 /// Begins a job in a process of its own, and waits until it runs. Its number.
 fn begin(samite: &Samite, words: &[&str]) -> (Child, String) {
-    let known = samite.ok(["job", "list", "--json"]).lines().count();
+    let listed = || -> Vec<serde_json::Value> {
+        let jobs = samite.ok(["job", "list", "--json"]);
+        jobs.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let known: Vec<_> = listed().into_iter().map(|job| job["id"].clone()).collect();
     let mut command = samite.command(["job", "run"]);
     command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
     let id = until("a job runs", || {
-        let jobs = samite.ok(["job", "list", "--json"]);
-        let last = jobs.lines().nth(known)?;
-        let job: serde_json::Value = serde_json::from_str(last).unwrap();
+        let job = listed().into_iter().find(|job| !known.contains(&job["id"]))?;
         (job["tasks"].as_u64() > Some(0)).then(|| job["id"].as_str().unwrap().to_owned())
     });
     (child, id)
@@ -275,7 +279,9 @@ fn count(client: &Client, path: &str, ino: u64) -> TaskEnd {
         pieces: vec![FilePiece { number: 0, file: 0, offset: 0, len: 5 }],
     };
     let (module, limits) = ("wc".to_owned(), JobLimits::default());
-    let order = TaskOrder { module, arguments: Vec::new(), input, limits };
+    let words = [OsString::from("/open")];
+    let arguments = WcModule.parse(&words).unwrap().arguments;
+    let order = TaskOrder { module, arguments, input, limits };
     let of = TaskAttempt { job: 1, task: TASKS.fetch_add(1, Ordering::Relaxed), attempt: 0 };
     assert_eq!(ask(client, &WorkerRequest::Begin(of, order)).unwrap(), WorkerAnswer::Done);
     until("the task ends", || {

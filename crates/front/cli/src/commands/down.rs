@@ -92,8 +92,10 @@ fn down(target: &ClusterTarget, force: bool) -> Result<String, CommandFailure> {
         return Ok(format!("cluster {}: the ticket is removed, the nodes serve on", dir.name()));
     }
     let mut file = dir.read_cluster_file().ok();
-    if let Some(file) = file.as_mut().filter(|file| file.is_attached) {
-        file.nodes.extend(asked::newcomers(target, file));
+    if let Some(file) = file.as_mut().filter(|file| file.is_attached)
+        && let Some(nodes) = asked::nodes_now(target, file)
+    {
+        file.nodes = nodes;
     }
     if let Some(file) = file.as_ref().filter(|_| !force) {
         connected::check_unused(target, file)?;

@@ -9,7 +9,6 @@ use samite_launch::local;
 use samite_transport::Address;
 use samite_transport::host::label_of;
 use samite_types::Error;
-use samite_wire::control::NodeInfo;
 
 use super::connected::of_each;
 use crate::cluster::ClusterTarget;
@@ -69,18 +68,25 @@ pub fn ask_to_stop(target: &ClusterTarget, file: &ClusterFile) -> AskedNodes {
     asked
 }
 
-/// Living nodes that the cluster has beside those that `file` names: nobody brings the description
-/// up to date on a host without a node.
-pub fn newcomers(target: &ClusterTarget, file: &ClusterFile) -> Vec<NodeEntry> {
-    let client = target.connect_to(&file.nodes, Some(ASK_FAR_TIMEOUT));
-    let Ok(map) = client.and_then(|client| client.map()) else { return Vec::new() };
-    let is_known = |info: &&NodeInfo| file.nodes.iter().any(|entry| entry.node == info.node);
-    let others = map.nodes().iter().filter(|info| !is_known(info));
-    let entries = others.map(|info| NodeEntry::from_map(info, None, label_of(&info.host)));
+/// The nodes that the cluster has now, which may not be those that `file` names: nobody brings the
+/// description up to date on a host without a node, and a number may have been given away again.
+/// Those that `file` does not name are left out unless they live; `None`: no node tells.
+pub fn nodes_now(target: &ClusterTarget, file: &ClusterFile) -> Option<Vec<NodeEntry>> {
+    let client = target.connect_to(&file.nodes, Some(ASK_FAR_TIMEOUT)).ok()?;
+    let map = client.map().ok()?;
+    let entries = map.nodes().iter().map(|info| {
+        let is_named = file.nodes.iter().any(|entry| entry.node == info.node);
+        (NodeEntry::from_map(info, None, label_of(&info.host)), is_named)
+    });
     let lives = |entry: &NodeEntry| {
         places(entry).is_ok_and(|places| state_of(&places) == PlaceState::Listens)
     };
-    entries.filter(lives).collect()
+    Some(
+        entries
+            .filter(|(entry, is_named)| *is_named || lives(entry))
+            .map(|(entry, _)| entry)
+            .collect(),
+    )
 }
 
 /// A node that is removed from its cluster, which goes on.
