@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::hint::black_box;
 
 use rustix::time::{ClockId, clock_gettime};
-use samite_modules::FilePiece;
+use samite_modules::TextPiece;
 use samite_modules::count::WordCounts;
 use samite_modules::gensort::{KEY_LEN, RECORD_LEN, RecordGenerator, RecordStyle};
 use samite_modules::grep::{GrepMatcher, GrepOptions, GrepReport, GrepScanner, PatternSyntax};
@@ -130,12 +130,12 @@ fn sort_lines(text: &[u8]) {
 
 type More<'a> = dyn FnMut(&mut Vec<u8>) -> Result<bool, Infallible> + 'a;
 
-fn each_piece(text: &[u8], mut scan: impl FnMut(&FilePiece<'_>, &mut More<'_>) -> u64) -> u64 {
+fn each_piece(text: &[u8], mut scan: impl FnMut(&TextPiece<'_>, &mut More<'_>) -> u64) -> u64 {
     let mut sum = 0;
     for start in (0..text.len()).step_by(PIECE_LEN) {
         let end = text.len().min(start + PIECE_LEN);
         let before = start.checked_sub(1).map(|before| text[before]);
-        let piece = FilePiece { bytes: &text[start..end], offset: start as u64, before };
+        let piece = TextPiece { bytes: &text[start..end], offset: start as u64, before };
         let mut next = end;
         let mut more = |into: &mut Vec<u8>| {
             let end = text.len().min(next + 4096);

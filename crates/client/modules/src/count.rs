@@ -5,7 +5,7 @@ use std::io::Write;
 
 use hashbrown::HashTable;
 
-use crate::piece::FilePiece;
+use crate::piece::TextPiece;
 
 /// Words and how often each was seen. Those of pieces are joined in any order.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +34,7 @@ impl WordCounts {
     /// Those of `more`.
     pub fn add<E>(
         &mut self,
-        piece: &FilePiece<'_>,
+        piece: &TextPiece<'_>,
         more: &mut dyn FnMut(&mut Vec<u8>) -> Result<bool, E>,
     ) -> Result<(), E> {
         let bytes = piece.bytes;
@@ -285,7 +285,7 @@ mod tests {
                     next = end;
                     Ok::<_, Infallible>(any)
                 };
-                let piece = FilePiece { bytes, offset: pair[0] as u64, before };
+                let piece = TextPiece { bytes, offset: pair[0] as u64, before };
                 let Ok(()) = counts.add(&piece, &mut more);
                 joined.join(&counts);
             }

@@ -2,7 +2,7 @@
 
 /// A contiguous range of the bytes of a file.
 #[derive(Clone, Copy, Debug)]
-pub struct FilePiece<'a> {
+pub struct TextPiece<'a> {
     /// The bytes.
     pub bytes: &'a [u8],
     /// Offset of the first of them in the file.
@@ -61,7 +61,7 @@ impl PieceLines<'_> {
     }
 }
 
-impl<'a> FilePiece<'a> {
+impl<'a> TextPiece<'a> {
     /// Finds the lines that start in the piece. `more` appends bytes of the file that follow what
     /// it gave before, at first those after the piece, and says whether there were any; it is
     /// called until the last line is complete. It bounds the length of lines, by an error.
@@ -127,7 +127,7 @@ mod tests {
                     next = end;
                     Ok::<_, Infallible>(any)
                 };
-                let piece = FilePiece {
+                let piece = TextPiece {
                     bytes: &text[pair[0]..pair[1]],
                     offset: pair[0] as u64,
                     before: pair[0].checked_sub(1).map(|before| text[before]),

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use samite_modules::FilePiece;
+use samite_modules::TextPiece;
 use samite_modules::grep::{
     FileGlobs, GrepLine, GrepLineKind, GrepMatcher, GrepOptions, GrepPartial, GrepPrinter,
     GrepReport, GrepScanner, PatternError, PatternSyntax,
@@ -327,7 +327,7 @@ proptest! {
         let syntax = if extended { PatternSyntax::Extended } else { PatternSyntax::Basic };
         let options = GrepOptions { syntax, ignore_case, ..GrepOptions::default() };
         if let Ok(matcher) = GrepMatcher::new(&[&pattern], options) {
-            let piece = FilePiece { bytes: b"ab\n[1", offset: 0, before: None };
+            let piece = TextPiece { bytes: b"ab\n[1", offset: 0, before: None };
             let mut more = |_: &mut Vec<u8>| Ok::<_, Infallible>(false);
             let Ok(partial) = GrepScanner::new(&matcher).scan(&piece, false, &mut more);
             prop_assert!(partial.selected <= 2);
@@ -382,7 +382,7 @@ fn ours(case: &GrepCase) -> Option<Printed> {
         cuts.extend([0, text.len()]);
         cuts.sort_unstable();
         for pair in cuts.windows(2) {
-            let piece = FilePiece {
+            let piece = TextPiece {
                 bytes: &text[pair[0]..pair[1]],
                 offset: pair[0] as u64,
                 before: pair[0].checked_sub(1).map(|before| text[before]),

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use samite_modules::FilePiece;
+use samite_modules::TextPiece;
 use samite_modules::gensort::{KEY_LEN, RECORD_LEN, RecordGenerator, RecordStyle};
 use samite_modules::sort::{
     KeyOrdering, LineOrder, LineStream, OrderCheck, RecordCursor, RecordOrder, SortKey,
@@ -134,7 +134,7 @@ fn order(case: &SortCase) -> LineOrder {
 /// Calls `with` for each piece.
 fn each_piece(
     case: &SortCase,
-    mut with: impl FnMut(&FilePiece<'_>, &mut dyn FnMut(&mut Vec<u8>) -> Result<bool, Infallible>),
+    mut with: impl FnMut(&TextPiece<'_>, &mut dyn FnMut(&mut Vec<u8>) -> Result<bool, Infallible>),
 ) {
     let text = &case.text;
     let mut cuts: Vec<usize> = case.cuts.iter().map(|cut| (*cut).min(text.len())).collect();
@@ -143,7 +143,7 @@ fn each_piece(
     for pair in cuts.windows(2) {
         let before = pair[0].checked_sub(1).map(|before| text[before]);
         let bytes = &text[pair[0]..pair[1]];
-        let piece = FilePiece { bytes, offset: pair[0] as u64, before };
+        let piece = TextPiece { bytes, offset: pair[0] as u64, before };
         let mut next = pair[1];
         let mut more = |into: &mut Vec<u8>| {
             let end = text.len().min(next + 3);

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
 
 use clap::Parser;
-use samite_modules::FilePiece;
+use samite_modules::TextPiece;
 use samite_modules::count::WordCounts;
 use samite_types::{Error, ErrorKind, Result};
 use samite_worker::input::TaskInput;
@@ -156,7 +156,7 @@ fn count_piece(
     let mut in_head = has_head;
     let mut carried: Vec<u8> = Vec::new();
     let mut count = |bytes: &[u8]| {
-        let piece = FilePiece { bytes, offset: 0, before: None };
+        let piece = TextPiece { bytes, offset: 0, before: None };
         let Ok(()) = counts.add(&piece, &mut |_| Ok::<_, Infallible>(false));
     };
     loop {

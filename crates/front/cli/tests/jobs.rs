@@ -15,9 +15,10 @@ use common::{Samite, kill, list};
 use samite_client::runtime::{RuntimeDir, TicketFile};
 use samite_client::{Client, ClientOptions};
 use samite_fs::{CallerContext, FileSystem};
+use samite_tools::WcModule;
 use samite_types::{Deadline, ErrorKind, NodeId, PartitionId};
 use samite_wire::worker::WorkerKind;
-use samite_tools::WcModule;
+use samite_worker::Module as _;
 use samite_worker::messages::{
     FilePiece, JobLimits, OrderedFile, TaskAttempt, TaskEnd, TaskInputOrder, TaskOrder, TaskPoll,
     WorkerAnswer, WorkerRequest, decode, encode,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::matcher::{GrepMatcher, line_end};
 use super::options::{GrepOptions, GrepReport};
 use super::parts::{PartCache, PartMatcher};
-use crate::piece::{FilePiece, LineEnding};
+use crate::piece::{LineEnding, TextPiece};
 
 /// What a line of a partial result is.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -71,7 +71,7 @@ impl<'m> GrepScanner<'m> {
     /// Those of `more`.
     pub fn scan<E>(
         &mut self,
-        piece: &FilePiece<'_>,
+        piece: &TextPiece<'_>,
         is_binary: bool,
         more: &mut dyn FnMut(&mut Vec<u8>) -> Result<bool, E>,
     ) -> Result<GrepPartial, E> {

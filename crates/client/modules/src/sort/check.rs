@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::compare::SortOrder;
 use super::order::LineOrder;
-use crate::piece::{FilePiece, LineEnding};
+use crate::piece::{LineEnding, TextPiece};
 
 /// What is known of the order of consecutive lines.
 #[derive(Clone, Debug, Default, Eq, PartialEq, serde::Deserialize, serde::Serialize)]
@@ -22,7 +22,7 @@ impl OrderCheck {
     /// Those of `more`.
     pub fn of<E>(
         order: &LineOrder,
-        piece: &FilePiece<'_>,
+        piece: &TextPiece<'_>,
         more: &mut dyn FnMut(&mut Vec<u8>) -> Result<bool, E>,
     ) -> Result<OrderCheck, E> {
         let lines = piece.lines(LineEnding::Newline, more)?;

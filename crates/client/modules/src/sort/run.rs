@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::compare::SortOrder;
 use super::merge::SortedSource;
 use super::order::LineOrder;
-use crate::piece::{FilePiece, LineEnding};
+use crate::piece::{LineEnding, TextPiece};
 
 #[derive(Clone, Copy, Debug)]
 struct LineRef {
@@ -38,7 +38,7 @@ impl<'o> SortedRun<'o> {
     /// Those of `more`.
     pub fn add<E>(
         &mut self,
-        piece: &FilePiece<'_>,
+        piece: &TextPiece<'_>,
         more: &mut dyn FnMut(&mut Vec<u8>) -> Result<bool, E>,
     ) -> Result<(), E> {
         let lines = piece.lines(LineEnding::Newline, more)?;

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use samite_modules::FilePiece;
+use samite_modules::TextPiece;
 use samite_modules::grep::{GrepMatcher, GrepPartial, GrepPrinter, GrepScanner};
 use samite_types::{Error, ErrorKind, Result};
 use samite_worker::{JobFile, JobInput, PieceOutputs};
@@ -148,7 +148,7 @@ impl<'a> FileJoiner<'a> {
     /// Searches a line that lies in several pieces.
     fn crossing_line(&mut self) {
         let line = std::mem::take(&mut self.line);
-        let region = FilePiece { bytes: &line, offset: self.line_at, before: Some(b'\n') };
+        let region = TextPiece { bytes: &line, offset: self.line_at, before: Some(b'\n') };
         let result = scan(&mut self.scanner, &region, (false, self.is_binary));
         self.goes_on = self.printer.join(&result.partial, &mut self.printed);
     }

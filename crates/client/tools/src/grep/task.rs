@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use samite_modules::FilePiece;
+use samite_modules::TextPiece;
 use samite_modules::grep::{GrepPartial, GrepScanner};
 use samite_types::{Error, ErrorKind, Result};
 use samite_worker::TaskOutput;
@@ -127,7 +127,7 @@ impl PieceSearch<'_> {
 
     /// Searches whole lines.
     fn region(&mut self, bytes: &[u8], has_nul: bool) -> Result<()> {
-        let region = FilePiece { bytes, offset: self.at, before: Some(b'\n') };
+        let region = TextPiece { bytes, offset: self.at, before: Some(b'\n') };
         self.at += bytes.len() as u64;
         let result = scan(&mut self.scanner, &region, (has_nul, self.is_binary));
         let text = result.partial.selected;
@@ -159,7 +159,7 @@ impl PieceSearch<'_> {
 /// Searches whole lines, as text and as no text, as far as both are needed.
 pub(super) fn scan(
     scanner: &mut GrepScanner<'_>,
-    region: &FilePiece<'_>,
+    region: &TextPiece<'_>,
     (has_nul, is_binary): (bool, bool),
 ) -> RegionResult {
     let mut once = |is_binary: bool| {

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io::Write;
 
-use samite_modules::FilePiece;
+use samite_modules::TextPiece;
 use samite_modules::sort::{
     LineOrder, OrderCheck, RecordCursor, RecordOrder, SortedRun, SortedSource, merge,
 };
@@ -53,7 +53,7 @@ impl Module for CheckModule {
         while let Some((_, piece)) = next_file_piece(input)? {
             let mut check = OrderCheck::default();
             each_lines(input, piece, &mut |bytes| {
-                let lines = FilePiece { bytes, offset: 0, before: None };
+                let lines = TextPiece { bytes, offset: 0, before: None };
                 let Ok(next) = OrderCheck::of(&order, &lines, &mut |_| Ok::<_, Infallible>(false));
                 check.join(next, &order);
                 Ok(())
@@ -220,7 +220,7 @@ fn run_of_lines(
     let mut run = SortedRun::new(order);
     while let Some((_, piece)) = next_file_piece(input)? {
         each_lines(input, piece, &mut |bytes| {
-            let lines = FilePiece { bytes, offset: 0, before: None };
+            let lines = TextPiece { bytes, offset: 0, before: None };
             let Ok(()) = run.add(&lines, &mut |_| Ok::<_, Infallible>(false));
             Ok(())
         })?;

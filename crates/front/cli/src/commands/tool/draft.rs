@@ -5,7 +5,7 @@ use samite_job::InputFile;
 use samite_types::Result;
 
 /// The file, under another name beside that which it is to have; removed unless it is finished.
-pub struct DraftFile<'a> {
+pub struct ResultDraft<'a> {
     fs: &'a FileSystem,
     context: &'a CallerContext,
     name: Vec<u8>,
@@ -13,7 +13,7 @@ pub struct DraftFile<'a> {
     is_finished: bool,
 }
 
-impl<'a> DraftFile<'a> {
+impl<'a> ResultDraft<'a> {
     /// Makes it, with `len` bytes of zeros, in the directory of `path`. `what` makes its name its own.
     pub fn make(
         (fs, context): (&'a FileSystem, &'a CallerContext),
@@ -71,7 +71,7 @@ impl<'a> DraftFile<'a> {
     }
 }
 
-impl Drop for DraftFile<'_> {
+impl Drop for ResultDraft<'_> {
     fn drop(&mut self) {
         if !self.is_finished {
             // Nothing is to be seen of what has failed.

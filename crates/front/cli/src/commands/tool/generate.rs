@@ -4,7 +4,7 @@ use samite_fs::{CallerContext, FileSystem};
 use samite_job::PieceCut;
 use samite_tools::{GenArgs, GenModule};
 
-use super::draft::DraftFile;
+use super::draft::ResultDraft;
 use super::{ToolJob, ToolRunArgs, words};
 use crate::cluster::{ClusterTarget, FILES_DATASET};
 use crate::commands::job::driving;
@@ -49,7 +49,7 @@ fn make(
     job: &mut ToolJob<'_>,
     (path, len): (&[u8], u64),
 ) -> samite_types::Result<()> {
-    let draft = DraftFile::make((fs, context), path, job.id(), len)?;
+    let draft = ResultDraft::make((fs, context), path, job.id(), len)?;
     let input = [draft.as_input()?];
     let plan = samite_job::plan_files(fs, FILES_DATASET, &input, PieceCut::ByNode)?;
     let arguments = args.tool.arguments(draft.name(), draft.ino());

@@ -9,7 +9,7 @@ use samite_tools::{InputComplaint, MergeModule, RunModule, SampleModule, SortArg
 use samite_types::{Error, ErrorKind, Result as SamiteResult};
 use samite_worker::Module;
 
-use super::draft::DraftFile;
+use super::draft::ResultDraft;
 use super::{PipedOutput, ToolJob, ToolRunArgs, words};
 use crate::cluster::{ClusterTarget, FILES_DATASET};
 use crate::commands::job::driving;
@@ -114,14 +114,14 @@ impl SortWork<'_> {
         let mut runs = Vec::new();
         for number in sort::first_pieces(&plan)? {
             let path = sort::run_path(&prefix, number);
-            runs.push((number, DraftFile::at((self.fs, self.context), path, 0)?));
+            runs.push((number, ResultDraft::at((self.fs, self.context), path, 0)?));
         }
         runs.sort_by_key(|(number, _)| *number);
         let arguments = sort::run_arguments(rule, splitters, &prefix);
         let mut told = Vec::new();
         job.run(&plan, self.options(&RunModule, arguments), &mut told)?;
         let lens = sort::run_lengths_of(&told)?;
-        let is_known = |(number, _): &(u64, DraftFile<'_>)| lens.contains_key(number);
+        let is_known = |(number, _): &(u64, ResultDraft<'_>)| lens.contains_key(number);
         if lens.len() != runs.len() || !runs.iter().all(is_known) {
             return Err(Error::new(ErrorKind::Corrupt, "a part of the sort is missing"));
         }
@@ -152,7 +152,7 @@ impl SortWork<'_> {
         let (rule, place) = (&self.call.rule, (self.fs, FILES_DATASET));
         let (offsets, len) = sort::range_offsets(lens);
         if let Some(path) = self.call.output.as_ref().filter(|_| rule.keeps_all()) {
-            let draft = DraftFile::make((self.fs, self.context), path, job.id(), len)?;
+            let draft = ResultDraft::make((self.fs, self.context), path, job.id(), len)?;
             let plan = sort::plan_merge(place, lens, inputs, Some(draft.ino()))?;
             let output = Some((draft.name(), draft.ino()));
             let arguments = sort::merge_arguments(rule, output, &offsets);
