@@ -15,7 +15,7 @@ use samite_job::{InputFile, JobPlan, PlannedTask};
 use samite_modules::sort::{LineOrder, RecordOrder, SortKey, SortOptions, SortOrder};
 use samite_types::{Error, ErrorKind, Result};
 use samite_worker::JobInput;
-use samite_worker::messages::{OrderedFile, TaskInputOrder, TextPiece};
+use samite_worker::messages::{FilePiece, OrderedFile, TaskInputOrder};
 use serde::{Deserialize, Serialize};
 
 pub use args::{SortArgs, SortCall};
@@ -250,7 +250,7 @@ pub fn plan_merge(
             let index = ordered.len() as u32;
             ordered.push(OrderedFile { number: range, path, ino, size, home });
             let number = plan.pieces.len() as u64;
-            pieces.push(TextPiece { number, file: index, offset: *start, len });
+            pieces.push(FilePiece { number, file: index, offset: *start, len });
             plan.pieces.push(range);
             *start += len;
             bytes += len;
