@@ -23,7 +23,7 @@ pub struct TaskInput {
 }
 
 enum InputSource {
-    Files(FileInput),
+    Files(Box<FileInput>),
     Records(RecordInput),
 }
 
@@ -73,7 +73,8 @@ impl TaskInput {
     ) -> Result<Self> {
         let source = match order {
             TaskInputOrder::Files { dataset, files, pieces } => {
-                InputSource::Files(FileInput::open(place, &dataset, files, pieces)?)
+                let files = FileInput::open(place, &dataset, files, pieces)?;
+                InputSource::Files(Box::new(files))
             }
             TaskInputOrder::Records { dataset, is_raw, range, partitions } => {
                 let dataset = place.client.dataset(&dataset)?;
