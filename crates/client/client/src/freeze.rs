@@ -20,6 +20,9 @@ const RENEW_EVERY: Duration = Duration::from_secs(1);
 /// Pause before a node that does not know of the freeze is asked again.
 const ASK_PAUSE: Duration = Duration::from_millis(2);
 
+/// Pause before a freeze is tried again that another one stands in the way of.
+const FROZEN_PAUSE: Duration = Duration::from_millis(50);
+
 /// A dataset that this client has frozen: nothing changes its records until this is dropped.
 ///
 /// All nodes that serve the dataset have said that they know. What they had acknowledged before, a
@@ -65,7 +68,7 @@ impl DatasetFreeze {
         let holder = Arc::new(FreezeHolder { client, dataset: name, token, state, changed });
         let by = holder.client.deadline();
         holder.check_versions(by)?;
-        let begun = holder.ask(FreezeCall::Begin, by).and_then(|()| {
+        let begun = holder.begin(by).and_then(|()| {
             // Asking takes its time: the term counts from the first renewal on.
             holder.renew()?;
             let renewing = Arc::clone(&holder);
@@ -167,6 +170,21 @@ impl FreezeHolder {
     fn state(&self) -> MutexGuard<'_, FreezeState> {
         // Nothing inside panics half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins it. A freeze whose holder was killed stands for the rest of its term, and is waited
+    /// for.
+    fn begin(&self, by: Deadline) -> Result<()> {
+        let until = by.min(Deadline::after(FREEZE_TERM + RENEW_EVERY));
+        loop {
+            self.state().lasts = Deadline::after(FREEZE_TERM);
+            match self.ask(FreezeCall::Begin, by) {
+                Err(error) if error.kind() == ErrorKind::InUse && until.remaining().is_some() => {
+                    std::thread::sleep(FROZEN_PAUSE);
+                }
+                begun => return begun,
+            }
+        }
     }
 
     /// Refuses while a node that answers is of a version whose maps tell of no freezes.

@@ -71,9 +71,12 @@ impl TaskInput {
         place: &WorkerPlace,
         state: Arc<TaskState>,
     ) -> Result<Self> {
+        // A dataset of this name may have been made anew since the last task.
+        place.client.refresh_map()?;
         let source = match order {
             TaskInputOrder::Files { dataset, files, pieces } => {
-                InputSource::Files(Box::new(FileInput::open(place, &dataset, files, pieces)?))
+                let files = FileInput::open(place, &dataset, files, pieces)?;
+                InputSource::Files(Box::new(files))
             }
             TaskInputOrder::Records { dataset, is_raw, range, partitions } => {
                 let dataset = place.client.dataset(&dataset)?;

@@ -138,7 +138,8 @@ fn a_killed_dump_and_a_killed_load_go_on() {
     assert_eq!(all(&other), before);
     other.fails(5, ["load", path, "--mirror", "1"]);
     // A pipe from one store into another.
-    let third = Samite::up(2);
+    let third = Samite::new();
+    third.ok(["up", "--local", "2", "--memory", "256M"]);
     let mut from = samite.command(["dump", "-"]);
     let mut from = from.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let to = third.command(["load", "-"]).stdin(from.stdout.take().unwrap()).status().unwrap();

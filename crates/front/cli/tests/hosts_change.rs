@@ -165,7 +165,8 @@ fn nodes_on_other_hosts_are_added_drained_and_removed() {
     assert_eq!(all.host(2).ok(&sum), expected);
     // Of this one the other host is not told, and ends it all the same.
     launched(&all, 0, &["node", "add", "--host", "d"]);
-    assert_eq!(e.ok(trio(&["down"])), "cluster trio: down, 4 nodes stopped\n");
+    let said = e.ok(trio(&["down"]));
+    assert!(said.starts_with("cluster trio: down, 4 nodes stopped\n"), "{said}");
     e.shell("rm /tmp/key");
     assert_traces(&all, &before);
 }
