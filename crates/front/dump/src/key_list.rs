@@ -115,6 +115,12 @@ impl KeyListReader {
     /// Takes the next key.
     pub(crate) fn take(&mut self) -> Result<Option<ListedKey>> {
         let next = if self.next.is_some() { self.read()? } else { None };
+        // A list that begins again would have a pass take what is there for removed.
+        if let (Some(last), Some(next)) = (&self.next, &next)
+            && (last.partition, &last.key) >= (next.partition, &next.key)
+        {
+            return Err(corrupt("the key list is out of order"));
+        }
         Ok(std::mem::replace(&mut self.next, next))
     }
 
@@ -163,6 +169,19 @@ mod tests {
         }
         assert_eq!(keys, [(0, b"a".to_vec()), (0, b"b".to_vec()), (3, Vec::new())]);
         assert!(read.peek().is_none() && read.take().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_list_that_begins_again_is_refused() {
+        for key in [&b"a"[..], b"b"] {
+            let mut list = KeyListWriter::new(tempfile::tempfile().unwrap(), 0).unwrap();
+            for key in [b"a", b"b", key] {
+                list.push(PartitionId(1), key, Version(7)).unwrap();
+            }
+            let mut read = KeyListReader::new(list.finish().unwrap()).unwrap();
+            assert_eq!(read.take().unwrap().unwrap().key, b"a");
+            assert!(read.take().is_err(), "{key:?}");
+        }
     }
 
     #[test]

@@ -117,8 +117,26 @@ impl<'r, 'a> PassWriter<'r, 'a> {
         if self.builder.is_full() { self.flush(partition, key) } else { Ok(()) }
     }
 
-    /// Writes what there is as a segment, up to the record with this key.
+    /// Writes what there is as a segment, up to the record with this key, from which a first pass
+    /// can go on.
     fn flush(&mut self, partition: PartitionId, after: &[u8]) -> Result<()> {
+        self.write_segment()?;
+        if self.pass == 0 {
+            let keys_len = self.keys.save()?;
+            self.run.manifest.datasets[self.at].progress = Some(PassProgress {
+                done: self.done,
+                partition: partition.get(),
+                after: after.to_vec(),
+                keys_len,
+            });
+            self.run.sink.checkpoint(&self.run.manifest)?;
+        }
+        Ok(())
+    }
+
+    /// Writes what there is as a segment, if there is something. Until the manifest says more, a pass
+    /// that goes on writes it again.
+    fn write_segment(&mut self) -> Result<()> {
         let records = self.builder.records();
         if records == 0 {
             return Ok(());
@@ -138,21 +156,12 @@ impl<'r, 'a> PassWriter<'r, 'a> {
         self.done.add(records.into(), self.bytes, checksum);
         self.builder.clear();
         self.bytes = 0;
-        if self.pass == 0 {
-            let keys_len = self.keys.save()?;
-            self.run.manifest.datasets[self.at].progress = Some(PassProgress {
-                done: self.done,
-                partition: partition.get(),
-                after: after.to_vec(),
-                keys_len,
-            });
-            self.run.sink.checkpoint(&self.run.manifest)?;
-        }
         Ok(())
     }
 
     fn finish(mut self) -> Result<()> {
-        self.flush(PartitionId(0), &[])?;
+        // One save of the manifest says all: a kill before it has the last segment written again.
+        self.write_segment()?;
         let Self { run, at, done, keys, .. } = self;
         run.lists[at] = Some(keys.finish()?);
         let dataset = &mut run.manifest.datasets[at];
