@@ -75,6 +75,9 @@ struct LoadMark {
     dataset: u32,
     /// The first segment that is not loaded: pass, number.
     next: (u32, u64),
+    /// All datasets of the load are whole: what is left is to remove these notes.
+    #[serde(default)]
+    is_done: bool,
 }
 
 /// A dataset that is being loaded.
@@ -103,11 +106,17 @@ pub fn load(
     let mut report = LoadReport::default();
     let wanted = wanted(&source.manifest.datasets, options)?;
     // Before anything is made.
+    let is_done = is_done(client, source.manifest.id, &wanted, options)?;
     for (at, name) in &wanted {
-        check_room(client, name, (source.manifest.id, *at as u32), options)?;
+        check_room(client, name, (source.manifest.id, *at as u32), (options, is_done))?;
     }
     for (at, name) in wanted {
         let manifest = &source.manifest.datasets[at];
+        if is_done && read_mark(&client.dataset(&name)?)?.is_none() {
+            report.is_continued = true;
+            report.datasets.push(LoadedDataset { from: manifest.spec.name.clone(), name });
+            continue;
+        }
         let one =
             LoadingDataset::begin(client, source.manifest.id, (at, manifest), &name, options)?;
         report.is_continued |= one.mark.next != (0, 0);
@@ -128,6 +137,14 @@ pub fn load(
     let skipped = report.is_continued || loading.len() < source.manifest.datasets.len();
     if !options.unfinished {
         source.check_end(skipped)?;
+    }
+    for one in &loading {
+        one.put_in_place(client, &source.manifest.datasets[one.at])?;
+    }
+    // A load that is killed from here on finds a note that all of it is there, or no note.
+    for one in &mut loading {
+        one.mark.is_done = true;
+        one.save()?;
     }
     for one in loading {
         let manifest = &source.manifest.datasets[one.at];
@@ -156,8 +173,32 @@ fn wanted(datasets: &[DatasetManifest], options: &LoadOptions) -> Result<Vec<(us
     Ok(wanted)
 }
 
+/// Whether a load of this dump was killed when all of it was there: one of the datasets says so.
+fn is_done(
+    client: &Client,
+    dump: u64,
+    wanted: &[(usize, String)],
+    options: &LoadOptions,
+) -> Result<bool> {
+    for (_, name) in wanted.iter().filter(|_| !options.replace) {
+        let mark = match client.dataset(name) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+            found => read_mark(&found?)?,
+        };
+        if mark.is_some_and(|mark| mark.dump == dump && mark.is_done) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Whether a dataset of this name can be made, or be gone on with, or has nothing in it.
-fn check_room(client: &Client, name: &str, load: (u64, u32), options: &LoadOptions) -> Result<()> {
+fn check_room(
+    client: &Client,
+    name: &str,
+    load: (u64, u32),
+    (options, is_done): (&LoadOptions, bool),
+) -> Result<()> {
     let dataset = match client.dataset(name) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         found => found?,
@@ -168,6 +209,7 @@ fn check_room(client: &Client, name: &str, load: (u64, u32), options: &LoadOptio
     let words = match read_mark(&dataset)? {
         Some(mark) if (mark.dump, mark.dataset) == load => return Ok(()),
         Some(_) => "another dump was loaded into it, and not to the end",
+        None if is_done => return Ok(()),
         None if has_records(&dataset)? => "it is there and has records",
         None => return Ok(()),
     };
@@ -183,7 +225,7 @@ impl LoadingDataset {
         options: &LoadOptions,
     ) -> Result<Self> {
         // There are fewer datasets than that.
-        let fresh = LoadMark { dump, dataset: at as u32, next: (0, 0) };
+        let fresh = LoadMark { dump, dataset: at as u32, next: (0, 0), is_done: false };
         let (dataset, mark) = match client.dataset(name) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 (client.create_dataset(&wanted_spec(manifest, name, options))?, None)
@@ -255,25 +297,30 @@ impl LoadingDataset {
         Ok((header.records.into(), bytes))
     }
 
-    /// All segments are there: puts in place what was kept, and says that the dataset is whole.
-    fn finish(
-        self,
-        client: &Client,
-        manifest: &DatasetManifest,
-        options: &LoadOptions,
-    ) -> Result<()> {
+    /// All segments are there: puts in place what was kept.
+    fn put_in_place(&self, client: &Client, manifest: &DatasetManifest) -> Result<()> {
         KeptRecords::new(&self.dataset, &self.placing).put_in_place()?;
         if manifest.is_files {
             // Files that were open and had no name: those who had them open are not here.
             let files = FileSystem::open(client, &self.dataset.spec().name)?;
             files.remove_unreferenced()?;
         }
-        let partition = self.dataset.partition_of(MARK_KEY);
-        let done = Operation::new(partition, [Action::Delete { key: MARK_KEY }]);
-        self.dataset.execute_one(done.into())?.into_results("end the load")?;
+        Ok(())
+    }
+
+    /// All datasets are whole: gives this one to its users, and removes the note.
+    fn finish(
+        self,
+        client: &Client,
+        manifest: &DatasetManifest,
+        options: &LoadOptions,
+    ) -> Result<()> {
         let DatasetAccess { owner, mode } = manifest.spec.access;
         let owner = options.keep_owners.then_some(owner);
-        client.set_access(&self.dataset.spec().name, owner, Some(mode))
+        client.set_access(&self.dataset.spec().name, owner, Some(mode))?;
+        let partition = self.dataset.partition_of(MARK_KEY);
+        let done = Operation::new(partition, [Action::Delete { key: MARK_KEY }]);
+        self.dataset.execute_one(done.into())?.into_results("end the load").map(drop)
     }
 }
 
