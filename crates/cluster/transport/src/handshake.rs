@@ -282,7 +282,8 @@ impl<'c> ClientSide<'c> {
         (Self { hello: SentHello::Own(hello), credential }, bytes)
     }
 
-    /// Begins in the words of version 3, with the first cluster key.
+    /// Begins in the words of version 3, with the first cluster key. It says that this side knows
+    /// newer ones: a node that does, too, refuses it.
     pub(crate) fn start_version_3(
         (client, node): (ClientId, Option<NodeId>),
         credential: &'c Credential,
@@ -290,7 +291,7 @@ impl<'c> ClientSide<'c> {
     ) -> (Self, Vec<u8>) {
         let mut nonce = [0; 32];
         entropy.fill(&mut nonce);
-        let versions = (wire_version_3::VERSION, wire_version_3::VERSION);
+        let versions = (VERSION_OLDEST, VERSION);
         let uid = rustix::process::geteuid().as_raw();
         let hello = HelloVersion3 { versions, client, uid, nonce, wants_rings: false, node };
         let bytes = frame(FrameKind::Hello, &hello);

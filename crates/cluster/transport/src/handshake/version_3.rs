@@ -68,6 +68,10 @@ impl ExchangeVersion3 {
             );
             return Err(Error::new(ErrorKind::WrongVersion, words));
         }
+        Self::answer(hello, place)
+    }
+
+    fn answer(hello: HelloVersion3, place: &NodePlace<'_>) -> Result<(Self, Vec<u8>)> {
         if place.is_for_guests {
             let words = "this socket gives out tickets and takes nothing else";
             return Err(Error::new(ErrorKind::Denied, words));
@@ -211,9 +215,11 @@ mod tests {
             let credential = Credential::from(key);
             let names = (ClientId(7), None);
             let (client, hello) = ClientSide::start_version_3(names, &credential, &SystemEntropy);
-            let mut side = NodeSide::Fresh;
-            let step = side.step(FrameKind::Hello, body(&hello), &at).unwrap();
-            let NodeStep::Challenge { bytes, .. } = step else { panic!("no challenge") };
+            let refused = NodeSide::Fresh.step(FrameKind::Hello, body(&hello), &at).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::WrongVersion, "both know newer words");
+            let hello: HelloVersion3 = decode(body(&hello)).unwrap();
+            let (exchange, bytes) = ExchangeVersion3::answer(hello.clone(), &at).unwrap();
+            let mut side = NodeSide::ChallengedVersion3(exchange);
             match client.challenged(FrameKind::Challenge, body(&bytes), None) {
                 Ok((node, proof)) => {
                     assert!(is_right);
@@ -224,8 +230,8 @@ mod tests {
                         Ok(NodeStep::Proved { .. })
                     ));
                     bent[0] ^= 1;
-                    let mut side = NodeSide::Fresh;
-                    side.step(FrameKind::Hello, body(&hello), &at).unwrap();
+                    let (exchange, _) = ExchangeVersion3::answer(hello, &at).unwrap();
+                    let mut side = NodeSide::ChallengedVersion3(exchange);
                     let error = side.step(FrameKind::Proof, &bent, &at).unwrap_err();
                     assert_eq!(error.kind(), ErrorKind::WrongKey);
                 }
